@@ -23,22 +23,20 @@ OTHER_COLORS = "#5d7038", "#7a3e8e", "#333333"
 
 def switches(lines):
     """Return the pairs of neighboring lines of a log between which its phase changes; [] if phases alternate."""
-    found = [(before, after) for before, after in itertools.pairwise(lines) if before["phase"] != after["phase"]]
+    found = [pair for pair in itertools.pairwise(lines) if pair[0]["phase"] != pair[1]["phase"]]
     return found if len(found) < 4 else []
 
 
 def summary(log):
     """Return the validation losses of a run at its start, its switches and its end, as text."""
     evaluated = [line for line in log if "val_clm_loss" in line]
-    moments = [("start", evaluated[0])]
-    moments += [("switch", before) for before, _ in switches(log) if before in evaluated]
-    moments.append(("end", evaluated[-1]))
+    switched = [("switch", before) for before, _ in switches(log) if before in evaluated]
     keys = validation_keys(evaluated[-1])
     names = "".join(f"{title(name):>8}" for name in keys)
-    rows = [f"{'validation loss':<18}{names}   (nats per predicted token)"]
-    for name, line in moments:
-        losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
+    rows = [f"validation loss   {names}   (nats per predicted token)"]
+    for name, line in (("start", evaluated[0]), *switched, ("end", evaluated[-1])):
         moment = f"{name}, step {line['step']}"
+        losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
         rows.append(f"{moment:<18}{losses}")
     return "\n".join(rows)
 

@@ -52,15 +52,11 @@ def state_of(model, settings, **more):
 
 def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
     """What result.json says about a checkpoint."""
-    return {
-        **dict(name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, init_from="", seed=seed),
-        **dict(untrained=False, parameters=1_200_000, model=SIZE),
-        "flops": 1e12 * steps,
-        "tokens": 4096 * steps,
-        "phases": phases(clm, steps - clm, ratio, dict(settings).get("mask_proportions", (1, 0, 0))),
-        "settings": {"global_batch_tokens": 4096, **dict(settings)},
-        **more,
-    }
+    settings = {"global_batch_tokens": 4096, **dict(settings)}
+    facts = dict(name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, seed=seed)
+    facts |= dict(init_from="", untrained=False, parameters=1_200_000, model=SIZE, flops=1e12 * steps, tokens=4096 * steps)
+    trained = phases(clm, steps - clm, ratio, settings.get("mask_proportions", (1, 0, 0)))
+    return {**facts, "phases": trained, "settings": settings, **more}
 
 
 def write_result(folder, facts, task="sst2", family="sc", lr=1e-4, seed=1, test=50, validation=50.0, n=100, main=None):

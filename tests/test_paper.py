@@ -51,19 +51,17 @@ def test_the_shapes(name):
 @pytest.mark.parametrize("name", SIZES)
 def test_the_recipe_of_the_presets(name):
     paper = {
-        "model": name, "global_batch_tokens": 2_359_296, "max_steps": 42_000, "warmup_steps": 2_000,
+        "model": name, "global_batch_tokens": 1_152 * T, "max_steps": 42_000, "warmup_steps": 2_000,
         "decay_steps": 2_000, "lr": 5e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1,
         "grad_clip": 1.0, "mask_ratio": 0.4, "mask_proportions": (1.0, 0.0, 0.0), "window_split": "random",
         "tie_embeddings": False,
     }  # fmt: skip
-    cfg = preset(name)
-    assert {key: cfg[key] for key in paper} == paper
-    assert cfg.global_batch_tokens == 1_152 * T
+    assert preset(name).items() >= paper.items()
 
 
 def test_the_schedule_of_continued_pretraining():
-    cfg = preset("continue")
-    assert (cfg.warmup_steps, cfg.lr, cfg.decay_steps, cfg.global_batch_tokens) == (500, 5e-4, 2_000, 2_359_296)
+    paper = {"warmup_steps": 500, "lr": 5e-4, "decay_steps": 2_000, "global_batch_tokens": 2_359_296}
+    assert preset("continue").items() >= paper.items()
 
 
 def test_windows_are_cut_between_12_and_2037_anew_for_each_use(make_batches):

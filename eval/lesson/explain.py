@@ -43,21 +43,15 @@ def encode(text, model, tokenizer):
     return ids
 
 
-def batches_of(state, tokenizer):
-    """Return the Batches of training and of validation of a run, whose checkpoint this is; see `make_batches`."""
-    cfg = configurator.Settings(state["settings"])
-    return make_batches(cfg, load_data(cfg.data), tokenizer, state["config"]["seq_len"])
-
-
 def example(state, tokenizer):
     """Return {objective: (inputs, targets)} of the first tokens of a run's next batch, as text; "" for no target.
 
     state: the run's checkpoint. A target is at the position that predicts it.
     """
-    batches, _ = batches_of(state, tokenizer)
-    objectives = {"CLM": CLM(), "MLM": MLM(state["settings"]["mask_ratio"])}
+    cfg = configurator.Settings(state["settings"])
+    batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, state["config"]["seq_len"])
     shown = {}
-    for name, objective in objectives.items():
+    for name, objective in ("CLM", CLM()), ("MLM", MLM(cfg.mask_ratio)):
         batch = batches.batch(state["step"], objective, [0])
         (inputs,) = batch["tokens"]
         targets = torch.full_like(inputs, -1).scatter(0, batch["positions"], batch["targets"])
@@ -93,27 +87,29 @@ def guess(tokenizer, p, i):
 
     A mask stands for a token that is not known: one behind a mask of the text, or the one after its end.
     """
+    best = []
+    for k in p.topk(TOP_K).indices.tolist():
+        best.append(f"{token_name(tokenizer, k)} {p[k]:.0%}")
     own = "" if i == tokenizer.mask_id else f"{p[i]:.1%}"
-    likeliest = p.topk(TOP_K).indices.tolist()
-    best = [f"{token_name(tokenizer, k)} {p[k]:.0%}" for k in likeliest]
     return own, ", ".join(best)
 
 
 def guess_table(model, tokenizer, ids):
     """Return a table of what each objective predicts of each token of ids, as text."""
     clm, mlm = predictions(model, torch.tensor(ids), tokenizer)
-    by_clm = [("", "no token before it")]
-    by_clm += [guess(tokenizer, p, i) for p, i in zip(clm, [*ids[1:], tokenizer.mask_id])]
-    by_mlm = [guess(tokenizer, p, i) for p, i in zip(mlm, ids)] + [("", "")]
-    names = [token_name(tokenizer, i) for i in ids] + ["(next)"]
-    rows = [(f"{i:>4} {name}", *by_clm[i], *by_mlm[i]) for i, name in enumerate(names)]
-    return aligned([HEADER, *rows])
+    rows, by_clm = [HEADER], ("", "no token before it")
+    for i, token in enumerate(ids):
+        rows.append((f"{i:>4} {token_name(tokenizer, token)}", *by_clm, *guess(tokenizer, mlm[i], token)))
+        following = ids[i + 1] if i + 1 < len(ids) else tokenizer.mask_id
+        by_clm = guess(tokenizer, clm[i], following)
+    rows.append((f"{len(ids):>4} (next)", *by_clm, "", ""))
+    return aligned(rows)
 
 
-def aligned(rows, justify=str.ljust):
+def aligned(rows):
     """Return rows of cells as a text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join(map(justify, row, widths)) for row in rows]
+    lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
     return "\n".join(map(str.rstrip, lines))
 
 
@@ -124,7 +120,8 @@ def main(cfg):
         print(f"The first tokens of the batch of step {state['step']}\n")
         rows = [["position", *map(str, range(TOKENS))]]
         for name, (inputs, targets) in example(state, tokenizer).items():
-            rows += [[f"{name} input", *inputs], [f"{name} target", *targets]]
+            rows.append([f"{name} input", *inputs])
+            rows.append([f"{name} target", *targets])
         print(aligned(rows))
     print(f"\n{cfg.ckpt}, step {state['step']} (p: probability of the token itself; then the likeliest tokens)\n")
     print(guess_table(model, tokenizer, ids))

@@ -11,10 +11,8 @@ from eval.plot import plot_run, read_metrics, summary
 
 def write_log(folder, phases, **more):
     """Write the log of a run with a line for each of phases, all with validation losses."""
-    lines = [
-        dict(step=i, phase=phase, loss=3.0, val_clm_loss=i, val_mlm_loss=i) | more for i, phase in enumerate(phases)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [dict(step=i, phase=phase, loss=3.0, val_clm_loss=i, val_mlm_loss=i) for i, phase in enumerate(phases)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line | more) + "\n" for line in lines))
 
 
 CLM, MLM, MIXED = "clm", "mlm", "clm + mlm"
@@ -51,14 +49,12 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
         read_metrics(tmp_path)
 
 
-def test_a_figure_that_cannot_be_written(run, tmp_path):
+def test_what_cannot_be_drawn(run, tmp_path):
+    """A folder is where the figure belongs; the log is of a fine-tuning."""
     write_log(tmp_path, [CLM, MLM])
     (tmp_path / "loss.png").mkdir()
     code, text = run([str(tmp_path)], "eval.plot")
     assert code == 1 and "Is a directory" in text and "log" not in text and "Traceback" not in text, text
-
-
-def test_the_log_of_a_fine_tuning_is_refused(run, tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
     code, text = run([str(tmp_path)], "eval.plot")
     assert code == 1 and "has no log of train.py: KeyError: 'phase'" in text, text

@@ -1,4 +1,4 @@
-"""The benchmarks run; their numbers are for people to read."""
+"""The doctor and the script for a GPU; the sums of the presets' comments."""
 
 import os
 import re
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -18,10 +17,6 @@ import configurator
 import model_checks
 from eval.bench import doctor
 from model import ModelConfig, Transformer
-
-
-def bench(module, *args):
-    module.main(configurator.load(module.__file__, args, getattr(module, "check", None)))
 
 
 @pytest.mark.slow
@@ -55,30 +50,28 @@ def test_the_7b_preset_needs_eight_gpus_of_80_gb():
     config = ModelConfig(vocab_size=152_064, **shape)
     with torch.device("meta"):
         parameters = sum(p.numel() for p in Transformer(config).parameters())
-    ends = 2 * config.vocab_size * config.d_model
+    ends, window = 2 * config.vocab_size * config.d_model, doctor.window_bytes(config)
     parts = [20 * parameters / 8, 12 * ends, 18 * (parameters - ends) / config.n_layer, doctor.loss_bytes(80 * 10**9)]
-    parts += [cfg.micro_batch * doctor.window_bytes(config)]
-    for part in [*parts, sum(parts)]:
-        assert f" {part / 1e9:.1f} " in page
-    assert sum(parts) + 2**30 < 80e9 < sum(parts) + doctor.window_bytes(config) + 2**30
+    parts.append(cfg.micro_batch * window)
+    assert all(f" {part / 1e9:.1f} " in page for part in [*parts, sum(parts)])
+    assert sum(parts) + 2**30 < 80e9 < sum(parts) + window + 2**30
     assert f" {sum(parts) / 1e9:.1f} " in (ROOT / "docs/speed.md").read_text()
 
 
-def test_doctor_goes_on_without_a_compiler(capsys, monkeypatch):
+def test_doctor_says_what_fails_and_goes_on(capsys, monkeypatch):
+    """How it finds what the kernels compute is in test_runtime.py."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CC", "")
-    bench(doctor)
+    doctor.main(configurator.load(doctor.__file__, []))
     text = capsys.readouterr().out
     assert "compiler: FAILED" in text and "device: " in text and "what to set: " in text
-
-
-@pytest.mark.parametrize("why", ["", "it raises RuntimeError"])
-def test_doctor_says_which_kernels_fail(capsys, monkeypatch, why):
-    """How it finds that is in test_runtime.py."""
-    monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: why)
-    with pytest.raises(SystemExit) if why else nullcontext():
+    monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: "")
+    doctor.kernels([32])
+    assert "head dim 32: the kernels agree" in capsys.readouterr().out
+    monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: "it raises RuntimeError")
+    with pytest.raises(SystemExit):
         doctor.kernels([32])
-    assert (f"FAILED: {why}" if why else "the kernels agree") in capsys.readouterr().out
+    assert "head dim 32: FAILED: it raises RuntimeError" in capsys.readouterr().out
 
 
 # A stand-in for Python. It passes the script's questions about the machine, prints what it is asked to do, takes time,
@@ -121,13 +114,7 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
     asked = log.read_text().splitlines()
     assert len(asked) == len(set(asked)) == 15 and len([*out.glob("*.done")]) == 17
     with tarfile.open(out / "results.tar.gz") as pack:
-        assert {*pack.getnames()} >= {
-            "summary",
-            "./parts.txt",
-            "./facts.txt",
-            "./tests.txt",
-            "./step--attention=sdpa.txt",
-        }
+        assert {*pack.getnames()} >= {"summary", *(f"./{n}.txt" for n in ("parts", "facts", "step--attention=sdpa"))}
     scripts = {"doctor": "eval/bench/doctor.py", "tests/test_gpu.py": ""}
     for command in asked:
         script, *args = command.removeprefix("-m eval.bench ").removeprefix("-m pytest ").split()

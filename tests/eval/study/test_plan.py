@@ -2,25 +2,26 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import checkpoint
-import configurator
 from data.objective import flops_per_token
 from errors import DataError
 from eval.study import run as carry_out
 from eval.study.branch import Schedule, schedule_problems
-from eval.study.plan import describe, Plan, TRAIN
 from eval.study.jobs import PLANNED_FILE, begin
-from eval.study.run import arguments, fingerprint, FINETUNE, refusals
+from eval.study.plan import FINETUNE, TRAIN, describe
+from eval.study.run import arguments, fingerprint, refusals
 from helpers import ROOT
 from model import ModelConfig, Transformer
 from runtime import resolve_auto
 from study_helpers import facts_of, plan_of, write_result
+
+
+HERE = Path(__file__).parent
 
 
 def start_of(run):
@@ -30,84 +31,50 @@ def start_of(run):
 def test_the_plan_of_the_papers_study(monkeypatch):
     monkeypatch.chdir(ROOT)
     plan = plan_of("config/study_paper.py")
-    assert plan.problems == []
-    assert describe(plan) + "\n" == Path(__file__).with_name("paper_plan.txt").read_text()
-    trunk, runs = plan.runs["610m-clm-42k", 1], {name: run for (name, _), run in plan.runs.items()}
+    assert plan.problems == [] and describe(plan) + "\n" == (HERE / "paper_plan.txt").read_text()
+    runs = {name: run for (name, _), run in plan.runs.items()}
     for budget, switches in {12: (3, 6, 9), 22: (5, 11, 17), 42: (10, 21, 32)}.items():
         for clm in switches:
             run = runs[f"610m-clm-{clm}k-mlm40-{budget}k"]
-            found = *start_of(run), run.settings.switch_step, run.max_steps
-            assert found == (trunk.row, clm * 1000, clm * 1000, budget * 1000) and run.start in trunk.keep
+            assert start_of(run) == ("610m-clm-42k", clm * 1000) and run.start in runs["610m-clm-42k"].keep
+            assert (run.settings.switch_step, run.max_steps) == (clm * 1000, budget * 1000)
     seeds = {run.continues: run.train_seed for run in runs.values()}  # those of other batches
     assert seeds == {"": 1, "610m-clm-42k": 1001, "610m-mlm40-42k": 1001}
     late = runs["610m-clm-dec42k-mlm40-54k"]
-    assert start_of(late) == ("610m-clm-dec42k-mlm40-64k", 10_000) and late.continues == trunk.row
+    assert start_of(late) == ("610m-clm-dec42k-mlm40-64k", 10_000) and late.continues == "610m-clm-42k"
     assert len(plan.points()) == 16_200 and all(rate for _, _, rate, _ in plan.points())
 
 
 def test_seeds_and_names():
     plan = plan_of(seeds="1,2", also="mlm@100", random="mlm", finetune_seeds="1,2", rates="1e-3,3e-3")
-    assert plan.problems == []
     assert [run.folder.name for run in plan.runs.values()] == ["clm-seed-1", "clm-seed-2", "mlm-seed-1", "mlm-seed-2"]
-    folders = (
-        "clm-seed-1 clm-seed-2 mlm-seed-1 mlm-seed-2 mlm@100-seed-1 mlm@100-seed-2 random-mlm-seed-1 random-mlm-seed-2"
-    )
-    assert [model.folder for model in plan.models] == folders.split()
-    assert plan.runs["mlm", 2].keep == {100}
+    names = "clm-seed-{} mlm-seed-{} mlm@100-seed-{} random-mlm-seed-{}".split()
+    assert [model.folder for model in plan.models] == [name.format(seed) for name in names for seed in (1, 2)]
+    assert plan.runs["mlm", 2].keep == {100} and plan.problems == []
     points = plan.points()
     assert len(points) == 8 * (2 + 1) and {seed for _, _, _, seed in points[:16]} == {1}  # a table of one seed is first
     assert {(rate, seed) for _, _, rate, seed in points} == {(1e-3, 1), (3e-3, 1), (None, 2)}
 
 
-BRANCHES = {  # rows have 650 steps, whose last 200 decay: (begins, arguments): what is wrong
-    ("clm@300", "--switch_step=300"): "",
-    ("clm@300", "--switch_step=300 --mask_ratio=0.2 --predict_from=before --seq_len=64"): "",
-    ("clm@300", "--switch_step=300 --clm_windows=0.5"): "",
-    ("clm@400", "--switch_step=400 --max_steps=600"): "",
-    (
-        "clm@420",
-        "--switch_step=420 --max_steps=600",
-    ): "step 402 has a rate of 0.002985 and trains 100.0% clm",
-    ("clm@300", "--switch_step=200"): "trains 100.0% clm. At most the first 200",
-    (
-        "mlm@300",
-        "--switch_step=400",
-    ): "step 1 has a rate of 6e-05 and trains 100.0% clm",
-    ("mlm@300", "--switch_step=0 --clm_windows=0.5"): "trains 50.0% clm, 50.0% mlm, there",
-    (
-        "mixed@300",
-        "--switch_step=0 --clm_windows=0.125",
-    ): "step 3 has a rate of 0.00018 and trains 12.5% clm, 87.5% mlm, there",
-    ("mlm@300", "--switch_step=0 --predict_from=before"): "trains 100.0% mntp, there",
-    ("clm@300", "--switch_step=300 --lr=1"): "step 1 has a rate of",
-    ("clm@300", "--switch_step=300 --warmup_steps=9"): "step 1 has a rate of",
-    ("clm", "--max_steps=100 --warmup_steps=9 --decay_steps=9"): "",  # final weights, a new optimizer
-}
-REFUSED = {
-    ("clm@300", "--switch_step=300 --optimizer=muon --d_ff=64"): "d_ff=64, there 0; optimizer=muon, there adamw",
-    ("clm@650", "--switch_step=650"): "between 1 and 649",
-    ("clm@x", "--switch_step=10"): "between 1 and",
-}
-
-
 def branching(cases):
-    rows = [(f"row{i}", *case) for i, case in enumerate(cases)]
+    rows = [(f"row{i}", begins, args) for i, (begins, args, _) in enumerate(cases)]
     mixed = ("mixed", "", "--switch_step=0 --clm_windows=0.25")
     return plan_of(runs=(("clm", "", "--switch_step=650"), ("mlm", "", "--switch_step=0"), mixed, *rows))
 
 
 def test_a_branch_is_the_run_that_its_own_settings_describe():
-    """By the settings, and by what train.py says of its steps."""
-    plan = branching(BRANCHES)
-    assert plan.problems == []
-    assert (start_of(plan.runs["row3", 1]), plan.runs["clm", 1].keep) == (("clm", 400), {300, 400, 420})
-    runs = plan.runs.values()
-    found = dict(schedule_problems(runs))
-    for i, (case, wrong) in enumerate(BRANCHES.items()):
-        assert wrong in (found.pop(f"row{i}-seed-1") if wrong else ""), case
+    """By the settings, for the last three, and by what train.py says of its steps."""
+    cases = [map(str.strip, line.split(";")) for line in (HERE / "branches.txt").read_text().splitlines()[1:]]
+    *cases, a, b, c = map(tuple, cases)
+    plan = branching(cases)
+    assert plan.problems == [] and start_of(plan.runs["row3", 1]) == ("clm", 400)
+    assert plan.runs["clm", 1].keep == {300, 400, 420}
+    found = dict(schedule_problems(plan.runs.values()))
+    for i, case in enumerate(cases):
+        assert case[-1] in (found.pop(f"row{i}-seed-1") if case[-1] else ""), case
     assert found == {}  # nothing else is refused
-    problems = branching(REFUSED).problems
-    assert len(problems) == 3 and all(wrong in problem for wrong, problem in zip(REFUSED.values(), problems))
+    for case, problem in zip((a, b, c), branching([a, b, c]).problems, strict=True):
+        assert case[-1] in problem
 
 
 def test_the_plan_follows_edits_of_train(tmp_path):
@@ -115,130 +82,75 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     must grow alike."""
     script, text = tmp_path / "train.py", (ROOT / "train.py").read_text()
     cosine = "    return cfg.lr * (1 + math.cos(math.pi * step / cfg.max_steps)) / 2\n"
-    text = text.replace("def learning_rate(step, cfg):\n", f"def learning_rate(step, cfg):\n{cosine}")
-    script.write_text(text.replace("        return CLM()\n", "        return CLM() if window % 2 else None\n"))
-    rows = {("clm@300", "--switch_step=300 --max_steps=500"): "", ("clm@300", "--switch_step=300"): ""}
-    runs = branching(rows).runs.values()
-    ((name, why),) = schedule_problems(runs, script)
+    edited = text.replace("def learning_rate(step, cfg):\n", f"def learning_rate(step, cfg):\n{cosine}")
+    script.write_text(edited.replace("        return CLM()\n", "        return CLM() if window % 2 else None\n"))
+    runs = branching([("clm@300", "--switch_step=300 --max_steps=500", ""), ("clm@300", "--switch_step=300", "")]).runs
+    ((name, why),) = schedule_problems(runs.values(), script)
     assert name == "row0-seed-1" and "step 2 has a rate of 0.00299997" in why and "At most the first 1 steps" in why
     model = Transformer(ModelConfig(vocab_size=4096, seq_len=128))  # the demo's
-    run = next(run for run in runs if run.row == "clm")
-    assert Schedule(run, script).flops() == pytest.approx(650 * 2048 * flops_per_token(model, 128, True, 1))
+    flops = 650 * 2048 * flops_per_token(model, 128, True, 1)
+    assert Schedule(runs["clm", 1], script).flops() == pytest.approx(flops)
 
     grows = tmp_path / "grows.py"
     few = "    if window >= 8 + 24 * step // cfg.max_steps:\n        return None\n    if step <"
-    grows.write_text((ROOT / "train.py").read_text().replace("    if step <", few, 1))
-    rows = {("clm@100", "--switch_step=100 --max_steps=400"): "", ("clm@9", "--switch_step=9"): ""}
-    ((name, why),) = schedule_problems(branching(rows).runs.values(), grows)
+    grows.write_text(text.replace("    if step <", few, 1))
+    runs = branching([("clm@100", "--switch_step=100 --max_steps=400", ""), ("clm@9", "--switch_step=9", "")]).runs
+    ((name, why),) = schedule_problems(runs.values(), grows)
     assert name == "row0-seed-1" and "trains 34.4% clm, 65.6% left out, there" in why
 
 
-FIVE = ("a b", "", ""), ("x", "y", ""), ("x", "", "--max_stepz=1"), ("z", "x", "--seed=2 --init_from=y"), ("q",)
-WRONG = [  # rows, other settings, what is told
-    (FIVE, {}, ["runs: a b: a name has letters", "runs: x: it begins with 'y', which is no row above it",
-                "runs: x: two rows have this name", "unknown setting 'max_stepz'", "runs: z: seed is set by the study",
-                "runs: z: init_from is set by the study", "not ('q',)"]),
-    ([("a", "", "--out_dir='x")], {}, ['runs: a: "--out_dir=\'x": No closing quotation']),
-    ([("a", "", ""), ("b", "a", "")],
-     dict(also="a@900,a@x,c@1", random="d", primary=(("a", "e"), ("a", "b", "c"))),
-     ["a@900: give a step", "no 'c'", "no 'd'", "no 'e'", "not ('a', 'b', 'c')"]),
-    ([("a", "", "")],
-     dict(rates=(), seeds=(9, 9), metrics="x", jobs=-1, processes="1e18", finetune="'",
-          tasks="sst3,own/sst2.py,sst2,sst2"),
-     ["rates: give at least one", "seeds=(9, 9): give each only once", "metrics=x", "jobs=-1", "processes=10",
-      "finetune: \"'\": No closing", "sst3", "there is a task sst2 already", "tasks: two are called sst2"]),
-    ([("mlm", "", "")],
-     dict(figures=(("score", "step", "mlm", "a"), ("losses", "flops", "mlm", ""), ("scores", "step", "elm", ""), "d")),
-     ["no 'score'. Did you mean", "no 'flops'", "no 'elm'. Did you mean", "not ('d',)"]),
-]  # fmt: skip
+REFUSED = (HERE / "refused.txt").read_text().strip().split("\n\n")[1:]
 
 
-@pytest.mark.parametrize("rows, settings, wanted", WRONG)
-def test_wrong_settings_are_told_together_and_without_a_traceback(run, rows, settings, wanted):
-    args = [f"--runs={(*rows,)}", *(f"--{name}={value}" for name, value in settings.items())]
+@pytest.mark.parametrize("case", REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_work_is_told_together_before_any_work(run, case):
+    expected, *lines = case.splitlines()
+    args = [line.strip() for line in lines if line.startswith("    ")]
     code, output = run(args, "eval.study")
-    assert code == 2 and [its for its in wanted if its not in output] == [] and "Traceback" not in output, output
-
-
-def test_what_train_or_finetune_would_refuse_is_told_before_any_work(tmp_path, run):
-    rows = (("odd", "", "--switch_step=700"), ("other", "", ""))
-    args = [f"--runs={rows}", "--train=--mask_proportions=1", f"--out_dir={tmp_path}/study", "--checkpoints=nowhere"]
-    args += ["--tasks=sst2 --dropout=2,wnut17", f"--finetune=--tasks_dir={tmp_path}", "--rates=1e-3,1e-4"]
-    code, output = run(args, "eval.study")
-    assert code == 1 and not (tmp_path / "study").exists()
-    _, output = output.split("nothing was started:")
-    for sentence in (
-        "odd-seed-1 and 1 more: mask_proportions=(1.0,)",
-        "odd-seed-1: max_steps=650: the schedule has 700 steps",
-        "sst2: dropout=2.0: must be",
-        "\nwnut17: missing:",
-        "\nnowhere: nowhere is neither a checkpoint",
-    ):
-        assert output.count(sentence) == 1, output
-    code, output = run([f"--runs={rows}", "--train=--model=300m --global_batch_tokens=64", "--plan"], "eval.study")
-    assert code == 2 and "runs: odd: model=300m: must be one of demo" in output, output
-    wrong = "clm-seed-1", "finetune-2:1/3", "finetune-1:0/3", "finetune-1:4/3", "finetune-1:1/"
-    for only in wrong:
-        code, output = run([f"--only={only}", "--checkpoints=x", "--finetune_seeds=1"], "eval.study")
-        said = f"only={only}: give one of finetune-1, report; a part of a wave is"
-        if only.startswith("finetune-1"):
-            said = f"part={only.partition(':')[2]}: expected a number and how many parts there are"
-        assert code == 1 and said in output, output
-
-
-TABLES = {  # a table that stops a fine-tuning, and what is told of it
-    "text,label \nx,1\n": "line 1: no column 'topic'; the columns are ['text', 'label']",
-    "text;topic\nx;1\ny;0\n": "line 1: no column 'text'; the columns are ['text;topic']",
-    "t\0e\0x\0t\0\n\0x\0\n\0": "line 1: no column 'text'",  # UTF-16
-    "": "there are no examples in it",
-    "text,topic\n": "there are no examples in it",
-    "topic\nx\n": "line 1: no column 'text'",
-    "text,text,topic\nx,y,1\n": "line 1: two columns have the same name",
-    "text,topic\nx,1\ny,\nz,\n": "no 'topic' in lines [3, 4]",
-    "text,topic\nx,1\ny,0\n" + "z\n": "line 4: 1 fields, but line 1 has 2",
-}
+    told = [re.sub(r"^ +\d+\. ", "", line) for line in output.splitlines()]
+    missing = [line for line in lines[len(args) :] if not any(other.startswith(line) for other in told)]
+    assert (code, missing) == (int(expected), []) and "Traceback" not in output, output
+    assert not (ROOT / "none").exists()
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-@pytest.mark.parametrize("table", TABLES)
-def test_a_table_that_cannot_be_read_is_told_before_any_work(tmp_path, table, split):
+def test_a_table_that_cannot_be_read_is_told_before_any_work(tmp_path, split):
     (tmp_path / "good.csv").write_text("text, topic \na,0\nb,1\n")
-    (tmp_path / "bad.csv").write_text(table)
     paths = dict.fromkeys(("train", "validation", "test"), "good.csv") | {split: "bad.csv"}
     given = dict(family="sc", label="topic", **paths)
     (tmp_path / "own.py").write_text("".join(f"{name} = {value!r}\n" for name, value in given.items()))
     plan = plan_of(tasks=f"{tmp_path}/own.py")
-    ((name, problem),) = carry_out.problems_of(plan, [], plan.points())
-    assert name == "own" and f"{tmp_path}/bad.csv" in problem and TABLES[table] in problem
+    for table, wrong in (
+        ("text,label \nx,1\n", "line 1: no column 'topic'; the columns are ['text', 'label']"),
+        ("text,topic\nx,1\ny,\nz,\n", "no 'topic' in lines [3, 4]"),
+        ("text,text,topic\nx,y,1\n", "line 1: two columns have the same name"),
+        ("", "there are no examples in it"),
+    ):
+        (tmp_path / "bad.csv").write_text(table)
+        ((name, problem),) = carry_out.problems_of(plan, [], plan.points())
+        assert name == "own" and f"{tmp_path}/bad.csv" in problem and wrong in problem
     (tmp_path / "bad.csv").write_text("text,topic \na,0\nb,1\n")
     assert not [*carry_out.problems_of(plan, [], plan.points())]
-
-
-def test_every_rate_and_seed_is_checked_before_any_work():
-    plan = plan_of(tasks="embedded-sc", rates="1e-3,0,-1", finetune_seeds="1,-1")
-    problems = [problem for _, problem in carry_out.problems_of(plan, [], plan.points())]
-    assert [problem.partition(":")[0] for problem in problems] == ["seed=-1", "lr=0.0", "lr=-1.0"]
 
 
 def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixture):
     """Of a run, of fine-tuning a model of the study, and of fine-tuning a given one."""
     rows = {"a": ("", ""), "c": ("a@300", ""), "b": ("a", "--lr=1e-4 --mask_proportions=.5,.5,0")}
     train = f"--device=cpu --data={data_dir}"
-    before = dict(out_dir=tmp_path, train=train, checkpoints="x/ckpt-9.pt", tasks="sst2")
-    jobs_of = lambda plan: [  # noqa: E731
-        carry_out.training(plan.runs["b", 1], 1),
-        *(carry_out.finetuning(plan, plan.models[i], "sst2", 1e-3, 1) for i in (2, 3)),
-    ]
+    before = dict(out_dir=tmp_path, train=train, checkpoints="x/ckpt-9.pt", rates="1e-3")
 
-    def refused(b=rows["b"], **now):
+    def plan_with(b=rows["b"], **now):
         table = [(name, *row) for name, row in (rows | {"b": b}).items()]
-        plan = plan_of(**dict(rates="1e-3", runs=(*table,)) | before | now)
-        runs, points = [plan.runs["b", 1]], [(plan.models[i], "sst2", 1e-3, 1) for i in (2, 3)]
-        found = [line for line in carry_out.problems_of(plan, runs, points) if " was given " in line[1]]
+        plan = plan_of(**before | dict(runs=(*table,), tasks="sst2") | now)
+        return plan, plan.runs["b", 1], [(plan.models[i], "sst2", 1e-3, 1) for i in (2, 3)]
+
+    def refused(**now):
+        plan, run, points = plan_with(**now)
+        found = [line for line in carry_out.problems_of(plan, [run], points) if " was given " in line[1]]
         return [name.partition(",")[0] for name, _ in found], {why.partition(". Give ")[0] for _, why in found}
 
-    table = tuple((name, *row) for name, row in rows.items())
-    jobs = jobs_of(plan_of(runs=table, rates="1e-3", **before))
+    plan, run, points = plan_with()
+    jobs = [carry_out.training(run, 1), *(carry_out.finetuning(plan, *point) for point in points)]
     for job in jobs:
         job.folder.mkdir(parents=True)
         (job.folder / "config.json").touch()
@@ -253,24 +165,23 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     for now, which, what in (
         ({}, [], ""),
         (dict(train=f"{train} --micro_batch=7 --dtype={used}", finetune="--eval_interval=7"), [], ""),
-        (dict(b=("a", "--lr=2e-4 --mask_proportions=.5,.5,0")), [run, ours], "lr=0.0002, but train.py {} lr=0.0001"),
-        (dict(b=("c", rows["b"][1])), [run, ours],
-         "begins_with=c-seed-1/ckpt-650.pt, but train.py {} begins_with=a-seed-1/ckpt-650.pt"),
-        (dict(train=f"{train} --dtype={other}"), [run, ours], f"dtype={other}, but train.py {{}} dtype={used}"),
-        (dict(train=f"--data={mixture}"), [run, ours], f"data={moved}, but train.py {{}} data={at}"),
         (dict(train="--data=not/here"), [], ""),
-        (dict(finetune="--batch_size=7"), [ours, given], "batch_size=7, but finetune.py {} batch_size=32"),
+        (dict(train=f"--data={mixture}"), [run, ours], f"data={moved}, but train.py was given data={at}"),
+        (dict(train=f"{train} --dtype={other}"), [run, ours], f"dtype={other}, but train.py was given dtype={used}"),
+        (dict(b=("a", "--lr=2e-4 --mask_proportions=.5,.5,0")), [run, ours],
+         "lr=0.0002, but train.py was given lr=0.0001"),
+        (dict(b=("c", rows["b"][1])), [run, ours],
+         "begins_with=c-seed-1/ckpt-650.pt, but train.py was given begins_with=a-seed-1/ckpt-650.pt"),
+        (dict(finetune="--batch_size=7"), [ours, given], "batch_size=7, but finetune.py was given batch_size=32"),
         (dict(checkpoints="y/x/ckpt-9.pt"), [given],
-         "init_from=y/x/ckpt-9.pt, but finetune.py {} init_from=x/ckpt-9.pt"),
+         "init_from=y/x/ckpt-9.pt, but finetune.py was given init_from=x/ckpt-9.pt"),
     ):  # fmt: skip
-        assert refused(**now) == (which, {what.replace("{}", "was given")} - {""}), now
+        assert refused(**now) == (which, {what} - {""}), now
     path = jobs[0].folder / PLANNED_FILE
     record = json.loads(path.read_text())
     del record["train.py"]["grad_clip"]  # of before there was such a setting
     path.write_text(json.dumps(record))
-    assert refused() == ([], set()) and refused(train=f"{train} --grad_clip=2") == (
-        [run, ours], {f"grad_clip=2.0, but train.py was given grad_clip=1.0"}
-    )  # fmt: skip
+    assert refused()[0] == [] and "grad_clip=2.0, but" in str(refused(train=f"{train} --grad_clip=2"))
     checkpoint.path_of(jobs[0].folder, 9).touch()
     begin(jobs[0])  # goes on from there: all stays
     assert json.loads(path.read_text()) == record and (jobs[0].folder / "config.json").exists()
@@ -282,12 +193,6 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     assert refused(b=("a", "--lr=2e-4"))[0] == [ours] * 2  # the run is of before there were records
 
 
-def ended(run):
-    """Leave what a run of train.py leaves whose checkpoints were deleted."""
-    run.folder.mkdir(parents=True)
-    (run.folder / "metrics.jsonl").write_text(json.dumps({"step": run.max_steps, "val_mlm_loss": 3.0}) + "\n")
-
-
 def tuned(plan, model, rate, seed=1, **result):
     folder = plan.results / carry_out.job_folder(model, "sst2", rate, seed)
     return write_result(folder, facts_of(model.folder, seed=model.run.seed), lr=rate, seed=seed, **result)
@@ -296,66 +201,60 @@ def tuned(plan, model, rate, seed=1, **result):
 def test_what_is_trained_again_where_checkpoints_are_gone(tmp_path):
     rows = (("clm", "", "--switch_step=650"), ("split", "clm@325", "--switch_step=325"), ("mlm", "", "--switch_step=0"))
     plan = plan_of(runs=rows, out_dir=tmp_path, finetune_seeds="1")
-    names = lambda: [run.row for run in carry_out.to_train(plan)]  # noqa: E731
-    clm, split, mlm = plan.runs.values()
-    assert names() == ["clm", "split", "mlm"]
-    for run, model in zip(plan.runs.values(), plan.models):
-        ended(run)
+    assert [run.row for run in carry_out.to_train(plan)] == ["clm", "split", "mlm"]
+    for run, model in zip(plan.runs.values(), plan.models):  # they have ended, and their checkpoints were deleted
         tuned(plan, model, 1e-3)
-    assert names() == []
-    # A branch needs its parent, but not to go on from a checkpoint of its own.
-    shutil.rmtree(tmp_path / "results/split-seed-1")
-    assert names() == ["clm", "split"]
-    (clm.folder / "ckpt-325.pt").touch()
-    assert names() == ["split"]
-    command = carry_out.training(split, 1).command
-    assert f"--branch_from={clm.folder}/ckpt-325.pt" in command and "--resume=True" in command
-    (split.folder / "ckpt-600.pt").touch()
-    (clm.folder / "ckpt-325.pt").unlink()
-    assert names() == ["split"]
-    # The parent has its last checkpoint, but not the one to branch off: train.py would not train it again.
-    (split.folder / "ckpt-600.pt").unlink()
-    clm.checkpoint().touch()
-    with pytest.raises(DataError, match="ckpt-325.pt is not there. Delete .*ckpt-650.pt, too"):
-        names()
-    assert carry_out.carry_out(plan, {"report": []}) == []  # which needs no checkpoint
-    clm.checkpoint().unlink()
-    (split.folder / "ckpt-600.pt").touch()
-    # Half of the last line is not the end of a run; nor is a run with its last checkpoint trained again.
-    log = mlm.folder / "metrics.jsonl"
-    log.write_text(log.read_text()[:-20])
-    assert names() == ["split", "mlm"]
-    checkpoint.path_of(mlm.folder, 650).touch()
-    assert names() == ["split"]
+        run.folder.mkdir(parents=True)
+        (run.folder / "metrics.jsonl").write_text(json.dumps({"step": run.max_steps, "val_mlm_loss": 3.0}) + "\n")
+    clm, split, mlm = (run.folder for run in plan.runs.values())
+    log = mlm / "metrics.jsonl"
+    for made, gone, needed in (
+        (None, None, []),
+        (None, tmp_path / "results/split-seed-1/sst2/lr-0.001_seed-1/result.json", ["clm", "split"]),
+        (clm / "ckpt-325.pt", None, ["split"]),
+        (split / "ckpt-600.pt", clm / "ckpt-325.pt", ["split"]),  # it goes on from a checkpoint of its own
+        (clm / "ckpt-650.pt", split / "ckpt-600.pt", "ckpt-325.pt is not there. Delete .*ckpt-650.pt, too"),
+        (split / "ckpt-600.pt", clm / "ckpt-650.pt", ["split"]),
+        (None, log, ["split", "mlm"]),  # it has not ended
+        (mlm / "ckpt-650.pt", None, ["split"]),
+    ):
+        if made:
+            made.touch()
+        if gone:
+            gone.unlink()
+        if isinstance(needed, list):
+            assert [run.row for run in carry_out.to_train(plan)] == needed, (made, gone)
+            continue
+        with pytest.raises(DataError, match=needed):  # train.py would not train clm again
+            carry_out.to_train(plan)
+        assert carry_out.carry_out(plan, {"report": []}) == []  # which needs no checkpoint
+    command = carry_out.training(plan.runs["split", 1], 1).command
+    assert f"--branch_from={clm}/ckpt-325.pt" in command and "--resume=True" in command
 
 
 def test_each_pretraining_seed_chooses_its_rate_among_those_that_worked(tmp_path):
     plan = plan_of(seeds="1,2", out_dir=tmp_path, rates="1e-3,3e-3,1.0", finetune_seeds="1,2")
     for model in plan.models[2:]:  # mlm
-        best = {1: 3e-3, 2: 1e-3}[model.run.seed]
+        best, later = {1: 3e-3, 2: 1e-3}[model.run.seed], (model, "sst2", None, 2)
         for rate in (1e-3, 3e-3):
             tuned(plan, model, rate, validation=60.0 + 10 * (rate == best))
         assert not carry_out.chosen_rate(plan, model, "sst2")  # the third has not been tried
-        assert not carry_out.has_result(plan, (model, "sst2", None, 2))
+        (failure,) = carry_out.carry_out(plan, {"finetune-2": [later]})
+        assert "no learning rate is chosen, because the runs with seed 1 are missing" in failure[1]
         failed = carry_out.finetuning(plan, model, "sst2", 1.0, 1).folder
         failed.mkdir()
         (failed / "error.txt").write_text("the loss is nan\n")
-        assert carry_out.chosen_rate(plan, model, "sst2") == best
+        assert carry_out.chosen_rate(plan, model, "sst2") == best and not carry_out.has_result(plan, later)
         tuned(plan, model, best, seed=2)
-        assert carry_out.has_result(plan, (model, "sst2", None, 2))
+        assert carry_out.has_result(plan, later)
 
 
-def test_rows_that_continue_a_model_have_its_shape_and_say_so(tmp_path, encoder):
-    """`encoder` is of another shape than the presets."""
-    shape = f"--model=origin --init_from={encoder}"
-    rows = (("mntp", "", f"{shape} --predict_from=before"), ("mlm", "mntp", "--model=origin"))
+def test_models_that_are_given_or_continued_have_their_names_and_shapes(tmp_path, encoder):
+    """`encoder` has a shape of its own. The checkpoints of a study's runs are pretraining seeds of one model."""
+    rows = (("mntp", "", f"--model=origin --init_from={encoder}"), ("mlm", "mntp", "--model=origin"))
     plan = plan_of(runs=rows, train="--switch_step=0 --global_batch_tokens=1024", out_dir=tmp_path)
     assert plan.problems == [] and [*carry_out.problems_of(plan, plan.runs.values(), points=[])] == []
     assert [run.continues for run in plan.runs.values()] == [encoder.parent.name, "mntp"]
-
-
-def test_given_checkpoints_are_called_as_in_their_results(tmp_path):
-    """Those of a study's runs are pretraining seeds of one model."""
     for name in ("mlm-seed-1", "mlm-seed-2", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "ckpt-9.pt").touch()
@@ -366,15 +265,15 @@ def test_given_checkpoints_are_called_as_in_their_results(tmp_path):
     assert plan.problems == ["checkpoints: two models would be called other-9: rename one"]
 
 
-def test_one_job_of_a_task_scores_its_baselines():
+def test_the_points_of_tasks():
+    """One job of each scores its baselines. What is scored zero-shot has neither rates nor seeds."""
     plan = plan_of(tasks="sst2,wnut17 --max_steps=9", rates="1e-3,3e-3", finetune="--batch_size=8")
     jobs = [carry_out.finetuning(plan, *point) for point in plan.points() if point[2]]
-    assert len({job.folder for job in jobs}) == len(jobs) == 8
-    first = [job for job in jobs if "--baseline=True" in job.command]
-    assert sorted(job.folder.parent.name for job in first) == ["sst2", "wnut17"]
-    assert all(("--max_steps=9" in job.command) == ("wnut17" in str(job.folder)) for job in jobs)
-    assert all("--batch_size=8" in job.command for job in jobs)
-    plan = plan_of(tasks="sst2,scifact --max_steps=0", rates="1e-3,3e-3")  # zero-shot: without rates and seeds
+    first = [job.folder.parent.name for job in jobs if "--baseline=True" in job.command]
+    assert len({job.folder for job in jobs}) == len(jobs) == 8 and sorted(first) == ["sst2", "wnut17"]
+    for job in jobs:
+        assert "--batch_size=8" in job.command and ("--max_steps=9" in job.command) == ("wnut17" in str(job.folder))
+    plan = plan_of(tasks="sst2,scifact --max_steps=0", rates="1e-3,3e-3")
     assert [point[2:] for point in plan.points() if point[1] == "scifact"] == [(1e-3, 1)] * 2
     plan = plan_of(tasks="scifact,wnut17 --max_steps=9", rates="1e-3,3e-3", finetune="--max_steps=0")
     assert [len([point for point in plan.points() if point[1] == task]) for task in plan.tasks] == [2, 12]
@@ -382,21 +281,16 @@ def test_one_job_of_a_task_scores_its_baselines():
     assert problem.startswith("tasks: max_steps=0: sst2 has a head, which must be trained")
 
 
-def test_the_parts_of_the_waves_are_the_whole_study(tmp_path):
+def test_the_parts_of_the_waves_are_the_whole_study(monkeypatch):
     """Runs come after those that they begin with, and the chosen rates after all given ones."""
     rows = (("clm", "", "--switch_step=650"), ("b", "clm@300", "--switch_step=300"), ("c", "b", ""), ("mlm", "", ""))
-    plan = plan_of(runs=rows, finetune_seeds="1,2", rates="1e-3,3e-3", out_dir=tmp_path)
+    plan = plan_of(runs=rows, finetune_seeds="1,2", rates="1e-3,3e-3")
     waves = plan.waves()
-    names = {name: [run.row for run in items] for name, items in waves.items() if name.startswith("pretrain")}
+    assert waves.pop("finetune-1") + waves.pop("finetune-2") == plan.points()
+    names = {name: [run.row for run in items] for name, items in waves.items()}
     assert names == {"pretrain-1": ["clm", "mlm"], "pretrain-2": ["b"], "pretrain-3": ["c"]}
-    assert [*waves][3:] == ["finetune-1", "finetune-2"] and [len(waves[name]) for name in [*waves][3:]] == [8, 4]
-    assert waves["finetune-1"] + waves["finetune-2"] == plan.points()
-    failed = carry_out.carry_out(plan, {"finetune-2": waves["finetune-2"][:1]})
-    assert len(failed) == 1 and "no learning rate is chosen, because the runs with seed 1 are missing" in failed[0][1]
 
-
-def test_the_commands_for_a_cluster_run_every_part_once(monkeypatch):
-    """A wave of pretraining has as many parts as it has runs."""
+    # The commands for a cluster: a wave of pretraining has as many parts as it has runs.
     (block,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/study.md").read_text(), re.S)
     subprocess.run(["bash", "-n", "-c", block], check=True)
     parts = dict(word.split(":") for word in re.search("for wave in (.*); do", block)[1].split())
@@ -412,33 +306,24 @@ CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*STUDIES})
 MISSING = re.compile(r"^missing:|^init_from|no such folder; prepare it|no such file|already holds a run")
 
 
-@pytest.fixture
-def problems(monkeypatch):
-    """problems(commands) -> what train.py finds wrong with (arguments, number of processes), but for missing files."""
-
-    def find(commands):
-        found = []
-        for args, n in commands:
-            monkeypatch.setenv("WORLD_SIZE", str(n))
-            found += [sentence for _, sentence in refusals(TRAIN, [("", args)]) if not MISSING.search(sentence)]
-        return found
-
-    return find
+def problems(script, commands):
+    """What a script finds wrong with some arguments, but for missing files."""
+    return [why for _, why in refusals(script, [("", args) for args in commands]) if not MISSING.search(why)]
 
 
-def test_every_config_is_accepted(problems):
+def test_every_config_is_accepted(monkeypatch):
     """On one process and on whole nodes, for which the batches of a laptop are too small. Wrong settings are not."""
-    commands = [([str(path)], n) for path in CONFIGS for n in (1, 64) if n == 1 or path.stem != "openstax"]
-    commands += [(["--lr=0", "--mask_ratio=2"], 1)]
-    assert problems(commands) == ["lr=0.0: must be above 0", "mask_ratio=2.0: must be below 1"]
+    assert problems(TRAIN, [[str(path)] for path in CONFIGS]) == []
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    assert problems(TRAIN, [[str(path)] for path in CONFIGS if path.stem != "openstax"]) == []
+    assert problems(TRAIN, [["--lr=0", "--mask_ratio=2"]])[1] == "mask_ratio=2.0: must be below 1"
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_every_run_of_a_study_is_accepted(path, problems, monkeypatch):
+def test_every_run_of_a_study_is_accepted(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    plan = Plan(configurator.load(ROOT / "eval/study/__main__.py", [str(path)]))
-    assert plan.problems == []
+    plan = plan_of(str(path))
     rows = {run.row: run for run in plan.runs.values()}  # seeds of a row differ in names only
-    assert problems([(arguments(run), plan.cfg.processes) for run in rows.values()]) == []
-    commands = [("", [*its.args, "--out_dir=nowhere"]) for its in plan.tasks.values()]
-    assert [its for _, its in refusals(FINETUNE, commands) if not MISSING.search(its)] == []
+    monkeypatch.setenv("WORLD_SIZE", str(plan.cfg.processes))
+    assert plan.problems == [] and problems(TRAIN, map(arguments, rows.values())) == []
+    assert problems(FINETUNE, [[*its.args, "--out_dir=nowhere"] for its in plan.tasks.values()]) == []

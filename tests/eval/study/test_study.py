@@ -133,11 +133,3 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     code, output = run(["sweep", *args], "eval.study")
     assert code == 0 and len(list((tmp_path / "r").rglob("result.json"))) == 4, output
     assert not (failed / "error.txt").exists() and "sc mean" in output
-
-    code, output = run(["sweep", *args, "--finetune=--max_steps=3 --batch_size=8"], "eval.study")
-    assert code == 1 and "max_steps=3, but finetune.py was given max_steps=2" in output, output
-    moved = tmp_path / "moved" / encoder.parent.name / encoder.name  # another checkpoint of the same name
-    moved.parent.mkdir(parents=True)
-    shutil.copy(encoder, moved)
-    code, output = run(["sweep", *args, f"--checkpoints={moved}"], "eval.study")
-    assert code == 1 and f"init_from={moved}, but finetune.py was given init_from={encoder}" in output, output
