@@ -68,7 +68,7 @@ def test_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, nam
     encoder, tokenizer = hub_encoder.encoder_of(state).eval(), checkpoint.tokenizer_of(state)
     assert (seq_len := encoder.config.seq_len) == 39  # and [CLS]: the positions are 40
     texts = [tokenizer.encode(text)[: seq_len - 1] + [tokenizer.eos_id] for text in TEXTS * 3]
-    batch = pack_texts(texts, encoder.row_tokens)
+    batch = pack_texts(texts, 0)
     with torch.no_grad():
         hidden = encoder(batch["tokens"], False, batch["doc_start"], batch["doc_end"])
         parts = hidden.flatten(0, 1)[batch["positions"]].split(batch["lengths"].tolist())
