@@ -87,8 +87,8 @@ def read_folder(folder):
         before, after = added_tokens(tokenizer)
         tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
         model, info = library.AutoModel.from_pretrained(folder, **options)
-        tokenizer.vocab_size = model.get_input_embeddings().num_embeddings
-        model.pooler = None  # see HubEncoder
+        tokenizer.vocab_size = len(model.get_input_embeddings().weight)
+        model.pooler = nn.Identity()  # see HubEncoder
         weights = model.state_dict()
         if missing := sorted({*info["missing_keys"]} & weights.keys()):
             raise ValueError(f"tensors are missing: {', '.join(missing)}")
@@ -190,7 +190,7 @@ class HubEncoder(nn.Module):
         library = optional_package("transformers")
         own = library.CONFIG_MAPPING[config["model_type"]].from_dict(config)
         self.model = library.AutoModel.from_config(own, dtype=torch.float32)
-        self.model.pooler = None  # a layer on top of [CLS], which the heads of our tasks do not use
+        self.model.pooler = nn.Identity()  # instead of a layer on top of [CLS], which the heads of our tasks do not use
         self.config = SimpleNamespace(d_model=own.hidden_size, seq_len=seq_len)
         self.before, self.pad_id, self.compute_dtype = before, pad_id, torch.float32
 
