@@ -131,13 +131,13 @@ def test_a_fine_tuning_keeps_the_attention_that_its_pretraining_chose(encoder, m
     state |= dict(versions=now | dict(attention="triton"), settings=dict(dtype="bfloat16"))
     monkeypatch.setattr(result, "versions", lambda device: now)
     monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: pytest.fail("asks"))
-    cfg = SimpleNamespace(device="cuda", dtype=dtype, seed=1)
-    kept = pytest.raises(AttributeError, match="family")  # goes on to the data set
+    cfg, dataset = SimpleNamespace(device="cuda", dtype=dtype, seed=1), SimpleNamespace(family="sc")
+    kept = pytest.raises(AttributeError, match="max_len")  # goes on to the task
     with kept if dtype == "bfloat16" else pytest.raises(pytest.fail.Exception, match="asks"):
-        result.build(cfg, None, state)
+        result.build(cfg, dataset, state)
     state["settings"]["attention"] = "reference"  # the formula, which may have been edited: nothing is chosen
-    with pytest.raises(AttributeError, match="family"):
-        result.build(cfg, None, state)
+    with pytest.raises(AttributeError, match="max_len"):
+        result.build(cfg, dataset, state)
 
 
 def test_with_shards_a_buffer_without_a_value_is_refused():

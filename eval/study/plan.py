@@ -33,6 +33,7 @@ DEFAULTS = configurator.read_script(TRAIN)[0]
 FINETUNE_DEFAULTS = configurator.read_script(FINETUNE)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
+OWN = "init_from random_weights lr seed out_dir baseline".split()  # settings of finetune.py that a study gives itself
 FORMS = {  # of the entries of some settings
     "runs": "(name, what it begins with, arguments)",
     "primary": "(model, model)",
@@ -151,6 +152,8 @@ class Plan:
         """Add a data set, given by its name or as a task file, with its own arguments of finetune.py."""
         args = [*self.words("finetune", self.cfg.finetune), *args, f"--task={name}"]
         settings, _ = configurator.parse(args, FINETUNE_DEFAULTS)
+        given = {word.partition("=")[0] for word in args}
+        self.problems += [f"tasks: {name}: {key} is set by the study" for key in OWN if f"--{key}" in given]
         try:
             task = find_task(name, settings.tasks_dir, settings.max_steps == 0)
         except DataError as error:

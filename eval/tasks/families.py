@@ -5,7 +5,6 @@ the field's usual one, both are computed (eval/tasks/metrics.py).
 """
 
 from functools import lru_cache, partial
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +38,7 @@ class Family:
     """What the four families have in common.
 
     Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
-    items)`, the mean loss of a batch; and `answers(outputs, items, examples, split)`, the Answer to each example.
+    items)`, the mean loss of a batch; and `answers(outputs, items, examples)`, the Answer to each example.
     The split is None in validations during training.
     """
 
@@ -78,6 +77,9 @@ class Family:
     def finish(self, model):
         """Do what is left to do with a TaskModel when training has ended."""
 
+    def choose_threshold(self, outputs, items, examples):
+        """Set what is chosen on validation data."""
+
     def truncate(self, ids):
         """Append eos to a list of ids, of which at most max_len - 1 stay."""
         return ids[: self.max_len - 1] + [self.tokenizer.eos_id]
@@ -85,7 +87,10 @@ class Family:
     def predict(self, forward, examples, split):
         """Return the Answer to each example. forward: from a list of n Items to their n outputs, see model.predict."""
         items = [item for example in examples for item in self.items(example, split)]
-        return self.answers(forward(items), items, examples, split)
+        outputs = forward(items)
+        if split in (None, "validation"):
+            self.choose_threshold(outputs, items, examples)
+        return self.answers(outputs, items, examples)
 
     def metrics(self, answers, examples):
         """Return {metric: instances}, see eval/tasks/metrics.py."""
@@ -120,7 +125,7 @@ class SequenceClassification(Family):
             model.head[-1].weight *= self.std
             model.head[-1].bias.mul_(self.std).add_(self.mean)
 
-    def answers(self, outputs, items, examples, split):
+    def answers(self, outputs, items, examples):
         if not self.labels:
             return [Answer(float(number), None) for (number,) in outputs]
         both = zip(outputs, softmax(np.stack(outputs)))
@@ -133,12 +138,15 @@ class TokenClassification(Family):
     def items(self, example, split):
         """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
         prefix = self.tokenizer.word_prefix
-        words = [self.tokenizer.encode(prefix + word if word else "") for word in example.words]
-        ids = self.truncate([*chain(*words)])
-        word_of = np.repeat(np.arange(len(words)), [*map(len, words)])[: len(ids) - 1]  # of each token
-        label = np.array([self.index.get(tag, -1) for tag in example.tags], int)
-        target = np.append(label[word_of], -1)  # eos has none
-        return [Item(ids, target, word_of)]
+        ids, word_of, target = [], [], []  # of each token: its id, the number of its word, and the class of its tag
+        for i, (word, tag) in enumerate(zip(example.words, example.tags)):
+            tokens = self.tokenizer.encode(prefix + word if word else "")
+            ids += tokens
+            word_of += [i] * len(tokens)
+            target += [self.index.get(tag, -1)] * len(tokens)
+        ids = self.truncate(ids)
+        n = len(ids) - 1  # without eos, which has no tag
+        return [Item(ids, np.array(target[:n] + [-1]), np.array(word_of[:n], int))]
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""
@@ -146,14 +154,15 @@ class TokenClassification(Family):
         target = to_device(torch.from_numpy(target), output.device)
         return F.cross_entropy(output, target, ignore_index=-1)
 
-    def answers(self, outputs, items, examples, split):
+    def answers(self, outputs, items, examples):
         """A word has the tag of most of its tokens; in a tie, the first in `labels`. A word that was cut off is O.
 
         Its score is the mean probability of that tag over its tokens; 0 if it was cut off.
         """
         answers = []
         for logits, item, example in zip(outputs, items, examples):
-            best, probability = logits.argmax(-1), softmax(logits)
+            best = logits.argmax(-1)
+            probability = softmax(logits)
             tags, score = [], []
             for word in range(len(example.words)):
                 tokens = np.flatnonzero(item.extra == word)
@@ -194,7 +203,13 @@ class QuestionAnswering(Family):
         prompt = prompt[: self.max_len // 2]
         context, offsets = self.encode(example.context)
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
-        inside = self.inside_answer(example, offsets)
+        inside = np.zeros(len(offsets), np.int64)
+        answer, start = (example.answers or [("", -1)])[0]
+        if start >= 0:  # else the context does not hold the answer's text
+            before = example.context[:start]
+            begin = len(self.tokenizer.normalize(before))
+            end = len(self.tokenizer.normalize(before + answer))
+            inside[:] = (offsets[:, 1] > begin) & (offsets[:, 0] < end)
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
         step = room // 2
         items = []
@@ -206,36 +221,26 @@ class QuestionAnswering(Family):
             return items
         return [max(items, key=lambda item: item.target.sum())]
 
-    def inside_answer(self, example, offsets):
-        """Mark the context's n tokens that overlap the first gold answer: int64 (n,), 1 or 0."""
-        answer, start = (example.answers or [("", -1)])[0]
-        if start < 0:  # the context does not hold the answer's text
-            return np.zeros(len(offsets), np.int64)
-        before = example.context[:start]
-        begin = len(self.tokenizer.normalize(before))
-        end = len(self.tokenizer.normalize(before + answer))
-        return np.int64((offsets[:, 1] > begin) & (offsets[:, 0] < end))
-
-    def answers(self, outputs, items, examples, split):
-        """Each Answer's `extra` is the positions of the predicted tokens, and of those in the first gold answer."""
+    def choose_threshold(self, outputs, items, examples):
+        """Set the threshold that gives the best F1; of equally good ones the highest."""
         merged = self.merge_windows(outputs, items)
         texts = [self.tokenizer.normalize(example.context) for example in examples]
         gold = [example.gold for example in examples]
-
-        def spans(threshold):
-            found = []
+        f1 = {}  # {threshold: F1}
+        for threshold in self.thresholds:
+            predicted = []
             for (odds, prompt, _, offsets), text in zip(merged, texts):
-                found.append(self.best_span(odds[prompt:-1], offsets, text, threshold))
-            return found
+                answer, _ = self.best_span(odds[prompt:-1], offsets, text, threshold)
+                predicted.append(answer)
+            f1[threshold] = metrics.score(metrics.squad(predicted, gold)["f1"])
+        self.threshold = max(f1, key=f1.get)
 
-        def f1(threshold):
-            predicted = [text for text, _ in spans(threshold)]
-            return metrics.score(metrics.squad(predicted, gold)["f1"])
-
-        if split in (None, "validation"):
-            self.threshold = max(self.thresholds, key=f1)
+    def answers(self, outputs, items, examples):
+        """Each Answer's `extra` is the positions of the predicted tokens, and of those in the first gold answer."""
         answers = []
-        for (text, score), (odds, prompt, inside, _) in zip(spans(self.threshold), merged):
+        for (odds, prompt, inside, offsets), example in zip(self.merge_windows(outputs, items), examples):
+            text = self.tokenizer.normalize(example.context)
+            text, score = self.best_span(odds[prompt:-1], offsets, text, self.threshold)
             tokens = set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside) + prompt)
             answers.append(Answer(text, score, tokens))
         return answers

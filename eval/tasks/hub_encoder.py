@@ -87,8 +87,8 @@ def read_folder(folder):
         before, after = added_tokens(tokenizer)
         tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
         model, info = library.AutoModel.from_pretrained(folder, **options)
-        tokenizer.vocab_size = model.get_input_embeddings().num_embeddings
-        model.pooler = None  # see HubEncoder
+        tokenizer.vocab_size = len(model.get_input_embeddings().weight)
+        model.pooler = nn.Identity()  # see HubEncoder
         weights = model.state_dict()
         if missing := sorted({*info["missing_keys"]} & weights.keys()):
             raise ValueError(f"tensors are missing: {', '.join(missing)}")
@@ -149,30 +149,48 @@ def batch_difference(encoder, tokenizer):
     return np.abs(together - alone).max() / np.abs(alone).max()
 
 
-def encoder_of(state, random_weights=False):
-    """Return the encoder of a dict that `open_newest` has returned; on the CPU, in fp32."""
+def encoder_of(state, random_weights=False, protocol=STUDY):
+    """Return the encoder of a dict that `open_newest` has returned; on the CPU, in fp32.
+
+    By a retriever's own Protocol, the tokens of a text begin with what stands before it. So nothing is put there then.
+    """
     if "hub" not in state:
-        if not random_weights:
-            return checkpoint.model_from(state)
-        encoder = Transformer(checkpoint.config_of(state, "the checkpoint"))
-        encoder.attention_backend = checkpoint.backend_of(state)
+        if random_weights:
+            encoder = Transformer(checkpoint.config_of(state, "the checkpoint"))
+            encoder.attention_backend = checkpoint.backend_of(state)
+        else:
+            encoder = checkpoint.model_from(state)
+        encoder.one_text_per_row = depends_on_row(encoder)  # see TaskModel.capacity
         return encoder
-    encoder = HubEncoder(state["config"], **state["hub"])
+    before, pad_id, seq_len = (state["hub"][name] for name in ("before", "pad_id", "seq_len"))
+    if protocol.own:
+        before, seq_len = [], len(before) + seq_len
+    encoder = HubEncoder(state["config"], before, pad_id, seq_len)
     if not random_weights:
         encoder.load_state_dict(state["model"], assign=True)
     return encoder
 
 
+@torch.no_grad()
+def depends_on_row(encoder):
+    """Whether a text has other hidden states in the middle of a row, as in a Transformer with absolute positions."""
+    tokens = torch.tensor([[0, 1, 0, 1]])  # a text twice, side by side
+    start, end = torch.tensor([[0, 0, 2, 2], [2, 2, 4, 4]], dtype=torch.int32)
+    first, second = encoder(tokens, False, start[None], end[None])[0].split(2)
+    return not torch.allclose(first, second, rtol=1e-3, atol=1e-3 * first.abs().max().item())
+
+
 class HubEncoder(nn.Module):
     """A model of transformers with the interface of our Transformer, for bidirectional attention."""
+
+    one_text_per_row = True
 
     def __init__(self, config, before, pad_id, seq_len):
         super().__init__()
         library = optional_package("transformers")
         own = library.CONFIG_MAPPING[config["model_type"]].from_dict(config)
         self.model = library.AutoModel.from_config(own, dtype=torch.float32)
-        self.model.pooler = None  # a layer on top of [CLS], which the heads of our tasks do not use
-        self.row_tokens = 0  # see TaskModel.capacity
+        self.model.pooler = nn.Identity()  # instead of a layer on top of [CLS], which the heads of our tasks do not use
         self.config = SimpleNamespace(d_model=own.hidden_size, seq_len=seq_len)
         self.before, self.pad_id, self.compute_dtype = before, pad_id, torch.float32
 

@@ -31,7 +31,8 @@ def score_of_sums(sums):
     """Turn sums of numerators and denominators (..., C, 2) into percentages (...); see `score`."""
     numerators, denominators = np.moveaxis(sums, -1, 0)
     counted = denominators > 0
-    ratios = np.where(counted, numerators, 0) / np.where(counted, denominators, 1)
+    numerators = np.where(counted, numerators, 0)
+    ratios = numerators / np.where(counted, denominators, 1)
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
@@ -63,7 +64,10 @@ def rounded(score, digits=1):
 
 def one_class(numerators, denominators=1.0):
     """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
-    return np.stack(np.broadcast_arrays(np.float64(numerators), denominators), -1)[:, None]
+    instances = np.empty((len(numerators), 1, 2))
+    instances[:, 0, 0] = numerators
+    instances[:, 0, 1] = denominators
+    return instances
 
 
 def scores(family, predicted, examples, labels):
@@ -100,8 +104,8 @@ def f1(predicted, gold, labels):
     C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
     counted = labels[1:] if len(labels) == 2 else labels
-    p = np.array([[value == label for label in counted] for value in predicted])  # (n, C)
-    g = np.array([[value == label for label in counted] for value in gold])
+    p = np.array(predicted, object)[:, None] == np.array(counted, object)  # (n, C)
+    g = np.array(gold, object)[:, None] == np.array(counted, object)
     return np.stack((2.0 * (p & g), 1.0 * p + g), -1)
 
 
@@ -115,7 +119,8 @@ def correlation(predicted, gold):
     z = np.array([predicted, gold], np.float64)  # (2, n)
     z -= z.mean(1, keepdims=True)
     std = z.std(1, keepdims=True)
-    z_p, z_g = z / np.where(std == 0, 1, std)
+    std[std == 0] = 1
+    z_p, z_g = z / std
     return one_class(z_p * z_g, (z_p**2 + z_g**2) / 2)
 
 
@@ -160,14 +165,16 @@ def entities(tags):
     IOE, BIOES). A tag other than O begins an entity if its prefix is B or S, if the type changes, or if the tag before
     is O, E or S; else the entity goes on. So I-PER after O or after B-LOC begins an entity.
     """
-    found, before = [], ("O", "")
+    found = []
+    last_prefix, last_kind = "O", ""
     for i, tag in enumerate(tags):
         prefix, _, kind = tag.partition("-")
         if prefix != "O":
-            goes_on = prefix not in "BS" and before[0] not in "OES" and before[1] == kind
-            _, begin, _ = found.pop() if goes_on else (kind, i, i)
+            begin = i
+            if prefix not in "BS" and last_prefix not in "OES" and last_kind == kind:  # the entity goes on
+                _, begin, _ = found.pop()
             found.append((kind, begin, i + 1))
-        before = prefix, kind
+        last_prefix, last_kind = prefix, kind
     return found
 
 
@@ -177,8 +184,9 @@ def entity_f1(predicted, gold):
     Its score is conlleval's FB1, micro-averaged over types.
     """
     right, total = [], []
-    for sentence in zip(predicted, gold, strict=True):
-        found, wanted = ({*entities(tags)} for tags in sentence)
+    for tags, gold_tags in zip(predicted, gold, strict=True):
+        found = {*entities(tags)}
+        wanted = {*entities(gold_tags)}
         right.append(2 * len(found & wanted))
         total.append(len(found) + len(wanted))
     return one_class(right, total)
@@ -191,8 +199,12 @@ def sentence_macro_f1(predicted, gold):
     """
     means = []
     for tags, gold_tags in zip(predicted, gold, strict=True):
-        right = Counter(tag for tag, gold_tag in zip(tags, gold_tags, strict=True) if tag == gold_tag)
-        total = Counter([*tags, *gold_tags])
+        right = Counter()
+        total = Counter()
+        for tag, gold_tag in zip(tags, gold_tags, strict=True):
+            right[tag] += tag == gold_tag
+            total[tag] += 1
+            total[gold_tag] += 1
         means.append(sum(2 * right[tag] / total[tag] for tag in total) / len(total))
     return one_class(means)
 
@@ -213,9 +225,9 @@ def normalize_answer(text):
 
 def word_f1(a, b):
     """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
-    a, b = Counter(a.split()), Counter(b.split())
-    total = a.total() + b.total()
-    return 2 * (a & b).total() / max(1, total)
+    a = Counter(a.split())
+    b = Counter(b.split())
+    return 2 * (a & b).total() / max(1, a.total() + b.total())
 
 
 def squad(predicted, gold):
@@ -232,7 +244,7 @@ def squad(predicted, gold):
     exact_match, overlap = [], []
     for text, answers in zip(predicted, gold, strict=True):
         answer = normalize_answer(text)
-        texts = {*map(normalize_answer, answers)}
+        texts = set(map(normalize_answer, answers))
         if v2:
             answer = answer or NO_ANSWER
             texts = texts - {""} or {NO_ANSWER}
@@ -249,7 +261,8 @@ def token_set_f1(predicted, gold):
     unanswerable question without a predicted token scores 1."""
     values = []
     for found, wanted in zip(predicted, gold, strict=True):
-        found, wanted = found or {0}, wanted or {0}
+        found = found or {0}
+        wanted = wanted or {0}
         values.append(2 * len(found & wanted) / (len(found) + len(wanted)))
     return one_class(values)
 
@@ -265,8 +278,9 @@ def ranking(run, k):
 
     The scores count in float32. Documents of equal score are in reverse order of their ids.
     """
-    pairs = sorted(zip(np.float32([*run.values()]).tolist(), run), reverse=True)
-    return {document: score for score, document in pairs[:k]}
+    scores = np.float32([*run.values()]).tolist()
+    best_first = sorted(zip(scores, run), reverse=True)
+    return {document: score for score, document in best_first[:k]}
 
 
 def best(scores, ids):
@@ -325,12 +339,17 @@ def retrieval_scores(runs, queries):
     runs: for each Query {"judged": its run over the judged documents, and maybe "corpus": that over the corpus}. The
     paper's metric is that of the first, the field's are those of the second.
     """
+    sets = {}  # {name: the runs over the judged documents, those over the corpus, and the grades of its queries}
+    for run, query in zip(runs, queries, strict=True):
+        judged, whole, grades = sets.setdefault(query.set, ([], [], []))
+        judged.append(run["judged"])
+        grades.append(query.grades)
+        if "corpus" in run:
+            whole.append(run["corpus"])
     scores = {}
-    for name in dict.fromkeys(query.set for query in queries):
-        part = [(run, query.grades) for run, query in zip(runs, queries, strict=True) if query.set == name]
-        found, grades = zip(*part)
-        scores[in_set(name, "ndcg@10_judged")] = ndcg_retrieved([run["judged"] for run in found], grades)
-        if "corpus" in found[0]:
-            for metric, instances in retrieval([run["corpus"] for run in found], grades).items():
-                scores[in_set(name, metric)] = instances
+    for name, (judged, whole, grades) in sets.items():
+        scores[in_set(name, "ndcg@10_judged")] = ndcg_retrieved(judged, grades)
+        found = retrieval(whole, grades) if whole else {}
+        for metric, instances in found.items():
+            scores[in_set(name, metric)] = instances
     return scores

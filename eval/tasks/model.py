@@ -74,9 +74,10 @@ class TaskModel(nn.Module):
     @property
     def capacity(self):
         """How many tokens a row has: on a CPU few, as it computes and masks what the GPU kernels skip."""
+        if getattr(self.encoder, "one_text_per_row", False):
+            return 0
         seq_len = self.encoder.config.seq_len
-        on_cpu = 64 if self.encoder.device.type == "cpu" else seq_len
-        return min(seq_len, getattr(self.encoder, "row_tokens", on_cpu))
+        return min(seq_len, 64) if self.encoder.device.type == "cpu" else seq_len
 
     def forward(self, tokens, doc_start, doc_end, positions, lengths):
         """Compute the outputs of n texts with N tokens in all, packed by `pack_texts`.

@@ -39,35 +39,20 @@ def build(cfg, dataset, state, random_weights=False):
     """
     if random_weights and state["settings"]:  # the initial weights of the run that made the checkpoint
         torch.manual_seed(state["settings"]["seed"])
-    encoder = hub_encoder.encoder_of(state, random_weights)
-    if isinstance(encoder, Transformer) and depends_on_row(encoder):
-        encoder.row_tokens = 0  # each text has a row of its own; see TaskModel.capacity
+    protocol = choose(cfg, state) if dataset.family == "ir" else STUDY
+    encoder = hub_encoder.encoder_of(state, random_weights, protocol)
+    encoder.compute_dtype = getattr(torch, cfg.dtype)
     torch.manual_seed(cfg.seed)  # of the head and dropout
-    dtype = getattr(torch, cfg.dtype)
-    encoder.compute_dtype = dtype
     if cfg.device == "cuda" and isinstance(encoder, Transformer) and encoder.attention_backend == "auto":
         device = torch.device(cfg.device)
         checked = state if state["settings"].get("dtype") == cfg.dtype else None  # as its pretraining found it
         set_attention(encoder, device, versions(device), checked)
     tokenizer = checkpoint.tokenizer_of(state)
-    protocol = choose(cfg, state) if dataset.family == "ir" else STUDY
-    if protocol.own and "hub" in state:  # what stands before a text is in its tokens then
-        encoder.config.seq_len += len(encoder.before)
-        encoder.before = []
     max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len)
     task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, protocol)
     causal = cfg.causal or protocol.causal
     model = TaskModel(encoder, dataset.family, task.n_outputs, causal, cfg.dropout, protocol)
     return task, model.to(cfg.device)
-
-
-@torch.no_grad()
-def depends_on_row(encoder):
-    """Whether a text has other hidden states in the middle of a row, as in a Transformer with absolute positions."""
-    tokens = torch.tensor([[0, 1, 0, 1]])  # a text twice, side by side
-    start, end = torch.tensor([[0, 0, 2, 2], [2, 2, 4, 4]], dtype=torch.int32)
-    first, second = encoder(tokens, False, start[None], end[None])[0].split(2)
-    return not torch.allclose(first, second, rtol=1e-3, atol=1e-3 * first.abs().max().item())
 
 
 def save_model(cfg, dataset, task, model, run, state):

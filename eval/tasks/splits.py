@@ -210,7 +210,8 @@ def judged_queries(table, counts):
             raise DataError(f"{row.judgments}: there are no judgments in it of queries that queries.jsonl has")
         counts[f"{row.split}: queries left out, as queries.jsonl lacks their text"] += len(qrels) - len(queries)
         if fraction := held_out.get(os.path.realpath(row.judgments)):
-            queries = hold_out(row.judgments, queries, fraction)[row.held_out > 0]
+            kept, held = hold_out(row.judgments, queries, fraction)
+            queries = held if row.held_out else kept
         if row.held_out:
             rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
             counts[in_set(row.set, rule)] = len(queries)

@@ -203,7 +203,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     assert n >= 3, "the word must have several tokens for this test"
     output = np.zeros((8, 3))
     output[:n, 1], output[0, 2], output[n:, 2] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    answers = tc.answers([output], [item], [sentence], "test")
+    answers = tc.answers([output], [item], [sentence])
     kept = item.extra.max() + 1
     predicted = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)
     found = tc.metrics(answers, [sentence])["entity_f1"]
@@ -214,7 +214,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     (line,) = map(json.loads, prediction_lines(answers, [sentence]))
     assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
     tie = np.array([[0, 0, 1.0], [0, 1, 0], [0, 0, 0]])  # a word of two tokens, and eos: the lowest class
-    (answer,) = tc.answers([tie], [Item([1, 2, 0], None, np.array([0, 0]))], [Sentence(["x"], ["O"])], "test")
+    (answer,) = tc.answers([tie], [Item([1, 2, 0], None, np.array([0, 0]))], [Sentence(["x"], ["O"])])
     assert answer.predicted == ["B-X"]
 
 
