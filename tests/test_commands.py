@@ -51,6 +51,7 @@ def folder(tmp_path_factory, encoder):
     shutil.copy(ROOT / "data/embedded/embedded.tiktoken", folder / "tokenizer.model")
     if find_spec("safetensors") and find_spec("tokenizers"):
         checkpoint.export(encoder, folder / "SmolLM2-135M", "llama")
+        checkpoint.export(encoder, folder / "EuroBERT-210m", "eurobert")
     if find_spec("transformers"):
         write_encoder(folder / "bert-base-uncased", "bert")
         write_encoder(folder / "ModernBERT-base", "modernbert")
@@ -66,20 +67,21 @@ def run(command, folder):
     args = shlex.split(command)[1:]
     script = args[1] if args[0] == "-m" else args[0]
     args = args[2:] if args[0] == "-m" else args[1:]
-    if "smollm2" in command.lower() and not (folder / "SmolLM2-135M").exists():
+    if re.search("smollm2|domain", command.lower()) and not (folder / "SmolLM2-135M").exists():
         return
     if script.endswith("records/check.py"):  # in test_records.py
         return
     if "ModernBERT" in command and not (folder / "ModernBERT-base").exists():
         return
     if script == "train.py":
-        keep_shape = "config/continue.py" in args
+        keep_shape = bool({"config/continue.py", "config/domain.py"} & {*args})
         args += ["--compile=False", *(word for word in TINY if not (keep_shape and re.match("--(n_|d_)", word)))]
         args += ["--switch_step=0"] * ("--switch_step=0" in command)
     if script == "finetune.py" and "--max_steps=0" not in args:
         args += ["--max_steps=2"]
     if script == "eval.study" and args[0] == "sweep":
-        args += ["--rates=1e-3", "--finetune_seeds=1", "--finetune=--max_steps=2"]
+        args += ["--rates=1e-3", "--finetune_seeds=1"]
+        args += ["--finetune=--max_steps=2"] * ("--max_steps=0" not in command)
     if script == "eval.study" and "study_demo" in command:  # two models, one task
         small = " ".join(word for word in TINY if not re.match("--(max|switch|keep)", word))
         rows = ("clm", "", "--switch_step=20"), ("mlm", "", "--switch_step=0")
