@@ -18,11 +18,13 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import contextmanager
 from pathlib import Path
 
+from errors import Damaged, DataError, exit_with_message  # first: it says what to install
+
+# isort: split
 import torch
 
 from data.files import is_model, misfits, refuse_existing, write_whole
 from data.tokenizer import Tokenizer
-from errors import Damaged, DataError, exit_with_message
 from model import ModelConfig, Transformer
 
 # What each checkpoint's dict has at least. A model of the hub has no settings.

@@ -9,8 +9,16 @@ import signal
 import sys
 import warnings
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 
-from tqdm import tqdm
+# Scripts import this module before others need these packages.
+if all(map(find_spec, ("numpy", "tiktoken", "torch", "tqdm"))):
+    from tqdm import tqdm
+else:
+    sys.exit(
+        "PyTorch or another package is missing here: activate the environment (. .venv/bin/activate), or make it: "
+        "python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt (README, Quick start)"
+    )
 
 
 class DataError(ValueError):

@@ -14,6 +14,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from errors import DataError, exit_with_message, progress, show  # first: it says what to install
+
+# isort: split
 import numpy as np
 import torch
 import torch.nn as nn
@@ -21,7 +24,6 @@ import torch.nn as nn
 import configurator
 from data.files import lock_folder
 from data.loader import to_device
-from errors import DataError, exit_with_message, progress, show
 from eval.tasks import export, hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.metrics import main_of, mean_score

@@ -9,13 +9,15 @@ The settings are the assignments below. Config files and --key=value change them
 import math
 import sys
 
+from errors import DataError, exit_with_message, show  # first: it says what to install
+
+# isort: split
 import torch
 import torch.distributed as dist
 
 import configurator
 import runtime
 from data.objective import CLM, MLM
-from errors import DataError, exit_with_message, show
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
 from model import PretrainingLoss, Transformer

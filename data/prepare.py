@@ -28,6 +28,9 @@ import sys
 import threading
 from pathlib import Path
 
+from errors import DataError, exit_with_message, progress  # first: it says what to install
+
+# isort: split
 import numpy as np
 
 import configurator
@@ -36,7 +39,6 @@ from data.shards import EMBEDDED_FOLDER, digest, token_dtype
 from data.sources import cut_places, find_files, read_file
 from data.tokenizer import Tokenizer
 from data.writing import join, make_piece, unfinished_folder, write_shards
-from errors import DataError, exit_with_message, progress
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder
 val_fraction = 0.01  # of the documents, chosen by a hash of the text, are for validation; below 0.5

@@ -9,12 +9,14 @@ A model that was trained with one objective only does the other badly.
 
 import sys
 
+from errors import exit_with_message  # first: it says what to install
+
+# isort: split
 import torch
 
 import checkpoint
 import configurator
 from data.objective import phases_of, predicts_from, title
-from errors import exit_with_message
 
 ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens for each mask

@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import subprocess
+import sys
 
 from helpers import ROOT, Run
 
@@ -75,6 +76,16 @@ assert model.logits(model(tokens[:1, :5], causal=True))[0, -1].argmax() == 5
     (tmp_path / "use.py").write_text(code)
     code, text = Run([], tmp_path / "output", tmp_path / "use.py", tmp_path).wait()
     assert code == 0, text
+
+
+def test_a_script_without_packages_says_how_to_install_them():
+    """Python's -S leaves them out, as when somebody forgets the environment."""
+    scripts = SCRIPTS | {name for name, path in NAMES.items() if "\n@exit_with_message()\ndef main" in path.read_text()}
+    for name in scripts:
+        words = ["-m", name.removesuffix(".__main__")] if "." in name else [f"{name}.py"]
+        done = subprocess.run([sys.executable, "-S", *words, "--help"], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        assert "pip install -r requirements.txt" in done.stderr
 
 
 def test_pip_and_uv_install_the_same():

@@ -1,0 +1,228 @@
+"""Programs of others use what we export, by the commands of docs/hub.md. A test is skipped without its program.
+
+LLAMA_CPP names a clone of llama.cpp. gpt2's ranks are downloaded or in TIKTOKEN_CACHE_DIR, those of Llama 3 come with
+the package llama-models.
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+import checkpoint
+from data import hub, objective
+from data.tokenizer import Tokenizer
+from errors import DataError
+from eval.sample import continue_text
+from eval.tasks.families import Item
+from eval.tasks.model import predict
+from helpers import ROOT, record
+from hub_helpers import random_weights
+from model import ModelConfig, Transformer
+from study_helpers import state_of
+from task_helpers import docs_block
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+SIZES = dict(n_layer=2, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)
+TEXTS = ["Return the list of the object.", "It's 12345 naïve\n\n  texts 🙂", "a"]
+PAIRS = dict(anchor=["sort a list", "open a file"] * 8, positive=["Return it sorted.", "The file is open."] * 8)
+
+
+def exported(folder, kind, tokenizer):
+    """Write a model with random weights to a folder; return the Transformer."""
+    torch.manual_seed(0)
+    model = random_weights(Transformer(ModelConfig(**SIZES, vocab_size=tokenizer.vocab_size)))
+    phases = record({objective.CLM() if kind == "llama" else objective.MLM(): [0]})
+    state = state_of(model, {}, phases=phases) | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.content)
+    hub.write_folder(state, model, "ckpt-1.pt", folder, kind)
+    return model
+
+
+def vocabulary(name):
+    """Return a Tokenizer: the embedded one, gpt2's or Llama 3's."""
+    if name == "llama3":
+        package = find_spec("llama_models")
+        if not package:
+            pytest.skip("its ranks come with the package llama-models")
+        name = Path(*package.submodule_search_locations, "llama3/tokenizer.model")
+    try:
+        return Tokenizer.load(name)
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+def command(client):
+    """Return the command in a client's row of the table in docs/hub.md."""
+    return re.search(rf"^\| {client} \|.*?`(.*?)`", (ROOT / "docs/hub.md").read_text(), re.M)[1]
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    exported(tmp_path / "encoder", "eurobert", Tokenizer.load("embedded"))
+    return str(tmp_path / "encoder")
+
+
+@pytest.mark.parametrize("name", ["embedded", "gpt2", "llama3"])
+def test_a_decoder_puts_eos_first_and_says_so(name, tmp_path, monkeypatch):
+    """In transformers as in training; in llama.cpp by tokenizer_config.json, after the lines of the page."""
+    monkeypatch.chdir(tmp_path)
+    ours = vocabulary(name)
+    exported(tmp_path / "exported/decoder", "llama", ours)
+    exec(docs_block("post_processor", "hub"), {})
+    for folder, first in ("decoder", [ours.eos_id]), ("decoder-gguf", []):
+        there = transformers.AutoTokenizer.from_pretrained(f"exported/{folder}")
+        for text in [*TEXTS, ""]:
+            assert there(text).input_ids == first + ours.encode(text)
+        config = json.loads(Path(f"exported/{folder}/tokenizer_config.json").read_text())
+        assert config["add_bos_token"] and there.bos_token_id == there.eos_token_id == ours.eos_id
+    there = transformers.AutoTokenizer.from_pretrained("exported/decoder", add_bos_token=True)
+    assert there(TEXTS[0]).input_ids == [ours.eos_id, *ours.encode(TEXTS[0])]  # for those that go by it
+
+
+@pytest.mark.parametrize("name, known", [("gpt2", "gpt-2"), ("llama3", "smaug-bpe"), ("embedded", "")])
+def test_llama_cpp_converts_known_vocabularies_and_continues_a_text_as_we_do(name, known, tmp_path, monkeypatch):
+    if "LLAMA_CPP" not in os.environ:
+        pytest.skip("LLAMA_CPP is not set")
+    monkeypatch.chdir(tmp_path)
+    clone, ours = Path(os.environ["LLAMA_CPP"]).resolve(), vocabulary(name)
+    model = exported(tmp_path / "exported/decoder", "llama", ours)
+    exec(docs_block("post_processor", "hub"), {})
+    (convert,) = re.findall(r"^# python (.*)", docs_block("post_processor", "hub"), re.M)
+    script, *args = convert.split()
+    done = subprocess.run([sys.executable, clone / Path(script).name, *args], capture_output=True, text=True)
+    assert (done.returncode == 0) == bool(known), done.stderr
+    if not known:  # then with its hash added, as the page says
+        assert "chkhsh:" in done.stderr
+        known = "llama-bpe"
+        copy = tmp_path / "clone"
+        for part in "conversion", "gguf-py":
+            shutil.copytree(clone / part, copy / part)
+        shutil.copy(clone / "convert_hf_to_gguf.py", copy)
+        base = copy / "conversion/base.py"
+        base.write_text(base.read_text().replace("        res = None\n", f'        res = "{known}"\n'))
+        subprocess.run([sys.executable, copy / Path(script).name, *args], check=True)
+    sys.path.insert(0, str(clone / "gguf-py"))
+    fields = __import__("gguf").GGUFReader("decoder.gguf").fields
+    read = {key: fields[f"tokenizer.ggml.{key}"].contents() for key in ("pre", "bos_token_id", "add_bos_token")}
+    assert read == dict(pre=known, bos_token_id=ours.eos_id, add_bos_token=True)
+
+    library = pytest.importorskip("xllamacpp")
+    params = library.CommonParams()
+    params.model.path, params.n_ctx, params.n_parallel, params.cpuparams.n_threads = "decoder.gguf", 64, 1, 1
+    params.use_jinja = False
+    server = library.Server(params)
+    for text in TEXTS:
+        answer = server.handle_completions(dict(prompt=text, max_tokens=12, temperature=0, top_k=1))
+        assert text + answer["choices"][0]["text"] == continue_text(model, ours, text, 12, temperature=0)
+
+
+def test_perplexity_by_lm_eval_is_ours(tmp_path):
+    """With the argument of the page. Without it, lm_eval puts eos before the eos of the tokenizer."""
+    harness = pytest.importorskip("lm_eval.models.huggingface").HFLM
+    from lm_eval.api.instance import Instance
+
+    ours = Tokenizer.load("embedded")
+    model = exported(tmp_path / "decoder", "llama", ours)
+    args = re.search("--model_args (.*)", command("lm_eval"))[1].replace("decoder", str(tmp_path / "decoder"))
+    request = [Instance("loglikelihood_rolling", {}, (TEXTS[0],), 0)]
+    args, plain = f"{args},dtype=float32", f"{args.split(',')[0]},dtype=float32"
+    theirs, other = (
+        harness.create_from_arg_string(one, {"device": "cpu"}).loglikelihood_rolling(request, disable_tqdm=True)[0]
+        for one in (args, plain)
+    )
+    ids = torch.tensor([[ours.eos_id, *ours.encode(TEXTS[0])]])
+    with torch.no_grad():
+        log_p = model.logits(model(ids, causal=True)).log_softmax(-1)[0]
+    expected = log_p[:-1].gather(1, ids[0, 1:, None]).sum().item()
+    assert theirs == pytest.approx(expected, rel=1e-5) and not math.isclose(other, expected, rel_tol=0.01)
+
+
+def test_lora_by_peft(encoder):
+    """It trains the adapters and no other weight of the encoder, and merges them."""
+    peft = pytest.importorskip("peft")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(encoder)
+    before = {name: x.clone() for name, x in model.model.state_dict().items()}
+    config = eval(command("peft"), vars(peft))
+    tuned = peft.get_peft_model(model, config)
+    optimizer = torch.optim.AdamW((p for p in tuned.parameters() if p.requires_grad), 1e-2)
+    batch = dict(input_ids=torch.arange(60).view(4, 15), labels=torch.tensor([0, 1, 0, 1]))
+    losses = []
+    for _ in range(20):
+        losses.append(tuned(**batch).loss)
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0] / 2
+    tuned.eval()
+    logits, merged = tuned(**batch).logits, tuned.merge_and_unload()
+    torch.testing.assert_close(merged(**batch).logits, logits, atol=1e-4, rtol=1e-4)
+    changed = {name for name, x in merged.model.state_dict().items() if not torch.equal(x, before[name])}
+    assert changed and all("proj" in name for name in changed)
+
+
+def test_trainers_of_others(encoder, tmp_path):
+    """sentence-transformers' trainer and its CrossEncoder, and setfit."""
+    library = pytest.importorskip("sentence_transformers")
+    losses = pytest.importorskip("sentence_transformers.losses")
+    datasets = pytest.importorskip("datasets")
+    names = dict(vars(library), **vars(losses), encoder=encoder, pairs=datasets.Dataset.from_dict(PAIRS))
+    names["args"] = library.SentenceTransformerTrainingArguments(str(tmp_path / "out"), report_to="none")
+    names["model"] = model = library.SentenceTransformer(encoder, device="cpu")
+    leads = []  # of each text's own partner over the other
+    for _ in range(2):
+        cosines = model.similarity(*(model.encode(texts[:2]) for texts in PAIRS.values()))
+        leads.append(cosines.diagonal() - cosines.fliplr().diagonal())
+        eval(command("sentence-transformers"), names)
+    assert (leads[1] > leads[0]).all()
+    assert eval(command("CrossEncoder"), names).predict([*zip(*PAIRS.values())]).shape == (16,)
+    names |= vars(pytest.importorskip("setfit"))
+    rows = datasets.Dataset.from_dict(dict(text=PAIRS["anchor"], label=[0, 1] * 8))
+    learner = eval(command("setfit"), names)
+    arguments = names["TrainingArguments"](str(tmp_path / "setfit"), num_epochs=1, report_to="none")
+    names["Trainer"](learner, arguments, train_dataset=rows).train()
+    assert learner.predict(PAIRS["anchor"]).tolist() == rows["label"][:]
+
+
+@torch.no_grad()
+def test_exported_programs_and_int8(encoder):
+    names = dict(torch=torch, model=transformers.AutoModel.from_pretrained(encoder).eval())
+    names["tokens"] = tokens = torch.arange(60).view(4, 15)
+    expected = names["model"](tokens)[0]
+    program = eval(command("torch.export"), names).module()
+    torch.testing.assert_close(program(tokens)[0], expected, atol=1e-5, rtol=1e-5)
+    small = eval(command("int8"), names)(tokens)[0]
+    assert torch.nn.functional.cosine_similarity(small, expected, dim=-1).mean() > 0.95
+
+
+CLASSES = dict(sc="AutoModelForSequenceClassification", ir="AutoModel")
+CLASSES |= dict.fromkeys(("tc", "qa"), "AutoModelForTokenClassification")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", CLASSES)
+def test_outputs_of_fine_tuned_models_are_ours_to_1e_5(saved, tmp_path, family):
+    """Of each text in a padded batch, in transformers."""
+    state = state_of(random_weights(Transformer(ModelConfig(**SIZES, vocab_size=4096))), {})
+    task, model = saved(family, state)
+    checkpoint.export(tmp_path / "model.pt", tmp_path / "there", "eurobert")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "there")
+    there = getattr(transformers, CLASSES[family]).from_pretrained(tmp_path / "there").eval()
+    batch = tokenizer([*TEXTS, "word " * 60], padding=True, truncation=True, return_tensors="pt")
+    mask = batch.attention_mask.bool()
+    items = [Item(ids[real].tolist(), None) for ids, real in zip(batch.input_ids, mask)]
+    assert [len(item.ids) for item in items][-1] == 40 > max(len(item.ids) for item in items[:-1])
+    for output, ours, real in zip(there(**batch)[0], predict(model, items), mask, strict=True):
+        if family == "ir":
+            output = torch.nn.functional.normalize(output[real].mean(0), dim=0)
+        elif family != "sc":
+            output = output[real]
+        torch.testing.assert_close(output, torch.from_numpy(ours), atol=1e-5, rtol=1e-5)
