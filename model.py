@@ -371,27 +371,25 @@ class Transformer(nn.Module):
 # Loss
 
 
-def loss_and_gradient(logits, targets, with_grad):
+def loss_and_gradient(logits, targets, weights, with_grad):
     """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
-    logits: (n, V). targets: int64 (n,), negative where nothing is predicted. Works in place, because this is the
-    largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written. To train
+    logits: (n, V). targets: int64 (n,), negative where nothing is predicted. weights: (n,), 0 there. Works in place,
+    because this is the largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written. To train
     another loss, edit `plain_loss` instead, which needs no gradient by hand.
     """
-    target = targets[:, None]  # (n, 1), like all that is not (n, V)
-    keep = target >= 0
-    target = target.clamp(min=0)
+    target, weight = targets.clamp(min=0)[:, None], weights[:, None]  # (n, 1), like all that is not (n, V)
     x = logits.to(torch.float32, copy=torch.compiler.is_compiling())
     at_target = x.gather(1, target)
     largest = x.amax(-1, keepdim=True)
     sum_exp = x.sub_(largest).exp_().sum(-1, keepdim=True)
     losses = sum_exp.log() + largest - at_target
-    loss = (losses * keep).sum()
+    loss = (losses * weight).sum()
     if not with_grad:
         return loss, None
-    scale = keep / sum_exp
+    scale = weight / sum_exp
     gradient = x.mul_(scale).to(logits.dtype)  # softmax - onehot, except at the target, which comes next
-    entry = (at_target - largest).exp() * scale - keep.float()
+    entry = (at_target - largest).exp() * scale - weight.float()
     row = torch.arange(len(x), device=x.device)[:, None]
     return loss, gradient.index_put_((row, target), entry.to(logits.dtype))
 
@@ -415,7 +413,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, targets, chunk, with_grad, loss_and_gradient):
+    def forward(ctx, hidden, weight, targets, weights, chunk, with_grad, loss_and_gradient):
         w = weight.to(hidden.dtype)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         d_hidden = torch.empty_like(hidden) if with_grad else None
@@ -423,7 +421,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         for i in range(0, len(hidden), chunk):
             rows = slice(i, i + chunk)
             h = hidden[rows]  # (n, d)
-            loss, d_logits = loss_and_gradient(h @ w.T, targets[rows], with_grad)  # d_logits: (n, V)
+            loss, d_logits = loss_and_gradient(h @ w.T, targets[rows], weights[rows], with_grad)  # d_logits: (n, V)
             total += loss
             if not with_grad:
                 continue
@@ -439,14 +437,17 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx, d_total):
         d_hidden, d_weight = ctx.saved_tensors
         # In place, as d_weight is large. So a second backward pass of the same loss is refused by PyTorch.
-        return d_hidden.mul_(d_total), d_weight.mul_(d_total), None, None, None, None
+        return d_hidden.mul_(d_total), d_weight.mul_(d_total), *[None] * 5
 
 
-def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gradient):
+def linear_cross_entropy(hidden, weight, targets, weights=None, loss_and_gradient=loss_and_gradient):
     """Return the fp32 cross entropy in nats, summed over the predicted tokens.
 
-    hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted.
+    hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. weights: (N,), of each
+    token in the sum, 0 where nothing is predicted; None: 1 elsewhere.
     """
+    if weights is None:
+        weights = targets >= 0
     N, V = len(hidden), len(weight)
     chunk = max(64, 2**21 // V // 64 * 64)  # rows whose logits, 2 million of them, fit the cache of a CPU
     if hidden.is_cuda:  # equal chunks of at most 2^30 logits (2.1 GB in 16 bits), or 1/32 of a smaller GPU's memory
@@ -454,32 +455,38 @@ def linear_cross_entropy(hidden, weight, targets, loss_and_gradient=loss_and_gra
         largest = min(2**30, memory // 64) // V
         n_chunks = max(1, -(-N // largest))
         chunk = max(1, -(-N // n_chunks))  # 32,768 rows x 128,256 on 80 GB: 4 chunks of 8,192
-    return LinearCrossEntropy.apply(hidden, weight, targets, chunk, torch.is_grad_enabled(), loss_and_gradient)
+    with_grad = torch.is_grad_enabled()
+    return LinearCrossEntropy.apply(hidden, weight, targets, weights, chunk, with_grad, loss_and_gradient)
 
 
 def cross_entropy(logits, targets):
-    """Return the summed cross entropy of logits (n, V), fp32, for targets int64 (n,), -1 where nothing is predicted."""
-    return F.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")
+    """Return the cross entropy of each row of logits (n, V), fp32. targets: int64 (n,), -1 where none is predicted."""
+    return F.cross_entropy(logits, targets, ignore_index=-1, reduction="none")
 
 
 def plain_loss(logits, targets):
-    """Return the summed training loss with --loss=plain, fp32. Edit this to train another one: autograd does the rest.
+    """Return the training loss of each row with --loss=plain, fp32 (n,). Edit this to train another one.
 
-    logits, targets: see `cross_entropy`, which validation uses instead.
+    Autograd does the rest. Rows without a target do not count. logits, targets: see `cross_entropy`, which validation
+    uses instead.
     """
     return cross_entropy(logits, targets)
 
 
-def plain_cross_entropy(hidden, logits_of, targets, loss, chunk=1024):
+def plain_cross_entropy(hidden, logits_of, targets, weights, loss, chunk=1024):
     """Sum a loss over chunks of rows. Their logits are computed again in the backward pass instead of being kept.
 
-    hidden: (N, d). logits_of: maps (n, d) to (n, V). targets: int64 (N,). Returns fp32 ().
+    hidden: (N, d). logits_of: maps (n, d) to (n, V). targets: int64 (N,). weights: (N,). Returns fp32 ().
     """
 
-    def loss_of(hidden, targets):
-        return loss(logits_of(hidden).float(), targets)
+    def loss_of(hidden, targets, weights):
+        losses = loss(logits_of(hidden).float(), targets)
+        if losses.shape != targets.shape:
+            shape = tuple(losses.shape)
+            raise ValueError(f"plain_loss returned shape {shape}: expected the loss of each of {len(targets)} rows")
+        return (losses * weights).sum()
 
-    chunks = zip(hidden.split(chunk), targets.split(chunk))
+    chunks = zip(hidden.split(chunk), targets.split(chunk), weights.split(chunk))
     return sum(recompute(loss_of, *rows, use_reentrant=False) for rows in chunks)
 
 
@@ -489,7 +496,8 @@ class PretrainingLoss(nn.Module):
     Divide by the number of the whole step, over all micro-batches and processes.
 
     batch: a dict with `tokens` (B, T), `positions` (N,) in the flattened batch, `targets` (N,), and, where rows
-        hold several documents, `doc_start` and `doc_end` (B, T).
+        hold several documents, `doc_start` and `doc_end` (B, T). With `weights` (N,), 0 where nothing is predicted,
+        the sum is weighted, and their sum is in place of the number.
 
     CLM and MLM share this code. They differ in the mask (`causal`), in `positions` and `targets` (which tokens are
     predicted, and from where), and in what `tokens` shows there.
@@ -505,12 +513,14 @@ class PretrainingLoss(nn.Module):
         hidden = self.model(batch["tokens"], causal, batch.get("doc_start"), batch.get("doc_end"))
         predicted = hidden.flatten(0, 1)[batch["positions"]]  # (N, d): the head runs on these only
         targets = batch["targets"]
+        weights = batch.get("weights", targets >= 0)
         if self.plain:
             loss = plain_loss if torch.is_grad_enabled() else cross_entropy
-            total = plain_cross_entropy(predicted, self.model.logits, targets, loss)
+            total = plain_cross_entropy(predicted, self.model.logits, targets, weights, loss)
         else:
-            total = linear_cross_entropy(predicted, self.model.head.weight, targets, self.loss_and_gradient)
-        return total, (targets >= 0).sum()
+            head = self.model.head.weight
+            total = linear_cross_entropy(predicted, head, targets, weights, self.loss_and_gradient)
+        return total, weights.sum()
 
     def compile_parts(self):
         """Compile each block and the loss of a chunk, in place. The names of the weights stay the same.

@@ -366,18 +366,18 @@ class Run:
         if self.device.type == "cuda" and cfg.attention == "auto":
             model_checks.set_attention(transformer, self.device, self.versions, self.resumed)
         steps = range(self.first, cfg.max_steps)
-        work = ((step, what, windows) for step in steps for what, windows, _ in self.parts_of(step))
-        self.batches = prefetch(self.train_batches.batch, work)
+        work = ((step, part.windows) for step in steps for part in self.parts_of(step))
+        self.batches = prefetch(self.train_batches.micro_batch, work)
         self.ddp = loss_module
         if self.world_size > 1 and not self.sharded and steps:
-            what, windows, _ = self.parts_of(self.first)[0]
+            part = self.parts_of(self.first)[0]
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*broadcast_buffers")  # torch 2.13 has another name for it
                 self.ddp = DistributedDataParallel(loss_module, broadcast_buffers=False, gradient_as_bucket_view=True)
             # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
             # thrown away makes that happen before any step counts: a resumed run must sum as the undisturbed one does.
-            batch = to_device(self.train_batches.batch(self.first, what, windows), self.device)
-            self.ddp(batch, what.causal)[0].backward()
+            batch = to_device(self.train_batches.micro_batch(self.first, part.windows), self.device)
+            self.ddp(batch, part.causal)[0].backward()
             self.ddp.zero_grad(set_to_none=False)
         self.reader = None  # a Future of the first damaged shard
         if cfg.verify_data and self.reads_data():
@@ -541,7 +541,7 @@ class Run:
             values["mask_ratio"] = ratio
         if len(names) > 1:
             for name, (loss_sum, count) in zip(names, sums.tolist()):
-                values[f"{name.replace(' ', '_')}_loss"] = loss_sum / max(1.0, count)
+                values[f"{name.replace(' ', '_')}_loss"] = loss_sum / (count or 1.0)
         return values
 
     def evaluate(self, loss_module):

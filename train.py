@@ -178,18 +178,19 @@ def forward_backward(run, step):
     """Add up the losses of a step's micro-batches and send each backward.
 
     A sum goes backward: what to divide it by is known only after the last one. Returns fp64 (names, 2): for each name
-    of an objective of the step the sum of the losses and the number of predicted tokens, of this process.
+    of an objective of the step the sum of the losses and the number of predicted tokens, or the sum of their weights,
+    of this process.
     """
     parts, names = run.parts_of(step), run.names_of(step)
     sums = torch.zeros(len(names), 2, dtype=torch.float64, device=run.device)
-    for number, (what, _, counts) in enumerate(parts, 1):
+    for number, part in enumerate(parts, 1):
         run.ddp.require_backward_grad_sync = number == len(parts)  # DDP sums after the last one, shards after each
-        loss_sum, count = run.ddp(run.next_batch(), what.causal)
-        if not counts:  # another process trains this window: take part in the exchange, and add nothing
+        loss_sum, count = run.ddp(run.next_batch(), part.causal)
+        if not part.counts:  # another process trains this window: take part in the exchange, and add nothing
             loss_sum.backward(torch.zeros_like(loss_sum))
             continue
         loss_sum.backward()
-        sums[names.index(what.name)] += torch.stack((loss_sum.detach(), count))
+        sums[names.index(part.name)] += torch.stack((loss_sum.detach(), count))
     return sums
 
 
@@ -205,7 +206,7 @@ def scale_and_clip(transformer, sums, cfg, world_size):
     norm = runtime.gather(torch.nn.utils.get_total_norm(grads))
     *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()  # together, so that the CPU waits once
     sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
-    to_mean = world_size / max(1.0, sums[:, 1].sum().item())
+    to_mean = world_size / (sums[:, 1].sum().item() or 1.0)
     grad_norm = norm * to_mean
     clip = min(1.0, cfg.grad_clip / (grad_norm + 1e-6))
     torch._foreach_mul_(grads, to_mean * clip)

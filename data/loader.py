@@ -13,6 +13,8 @@ import functools
 import math
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,8 +98,10 @@ class TokenStream:
                 s = np.searchsorted(self.starts, start + filled, "right") - 1
                 piece = self.shard(s)[start + filled - self.starts[s] :][: T - filled]
                 if piece.max() >= self.vocab_size:
-                    size = f"the vocabulary of {self.vocab_size} ids"
-                    raise Damaged(f"{self.files[s]}: id {piece.max()} is outside {size}: prepare the text again")
+                    raise Damaged(
+                        f"{self.files[s]}: id {piece.max()} is outside the vocabulary of {self.vocab_size} ids: "
+                        "prepare the text again"
+                    )
                 row[filled : filled + len(piece)] = piece
                 filled += len(piece)
         return out
@@ -159,8 +163,8 @@ class Batches:
 
     def epochs(self, steps):
         """Return how many epochs of each source a run of so many steps is, to about a window: {folder: epochs}."""
-        drawn = steps * self.windows_per_step * self.draws / CYCLE
-        return {stream.folder: n / of for stream, n, of in zip(self.streams, drawn.tolist(), self.n_windows)}
+        epochs = steps * self.windows_per_step * self.draws / CYCLE / self.n_windows
+        return {stream.folder: n for stream, n in zip(self.streams, epochs.tolist())}
 
     def batch(self, step, objective, windows=None):
         """Return windows of a step as a dict of tensors.
@@ -169,19 +173,24 @@ class Batches:
 
         tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is
         predicted. targets: int64 (N,), which token, or -1 for none. If windows are split, or the objective bounds what
-        a position sees, also doc_start and doc_end: int32 (B, T). N depends on B, T and the objective, but not on how
-        many tokens are predicted: where they are fewer, targets are -1.
+        a position sees, also doc_start and doc_end: int32 (B, T). If it has weights, also weights: float32
+        (N,), 0 where nothing is predicted. N depends on B, T and the objective, but not on how many tokens are
+        predicted: where they are fewer, targets are -1.
         """
         windows = np.arange(self.windows_per_step) if windows is None else np.asarray(windows)
         draw = step * self.windows_per_step + windows  # (B,)
+        cycle, place = np.divmod(draw, CYCLE)
+        source = self.source[place]  # (B,)
+        number = cycle * self.draws[source] + self.number[place]  # (B,), counted in its source
         tokens = np.empty((len(draw), self.T), np.int64)  # (B, T)
-        for stream, rows, index in self.by_source(draw):
-            tokens[rows] = stream.windows(index, self.T)
+        for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
+            rows = source == k
+            epoch, i = np.divmod(number[rows], n)
+            key = hashed(self.seed, epoch, 0) ^ u64(k)  # each source has a shuffle of its own
+            tokens[rows] = stream.windows(permute(i, n, key), self.T)
         start, end = self.bounds(tokens, draw)  # (B, T) each
-        for bound in start, end:
-            bound.setflags(write=False)  # an objective returns new ones
         whole = Windows(tokens, np.arange(self.T), start, end, draw[:, None], self.seed, self.tokenizer)
-        shown, targets, see_start, see_end = objective.examples(whole)
+        shown, targets, see_start, see_end, weights = objective.examples(whole)
 
         # The same number of positions for each window, so that shapes stay the same: those with a target and, if these
         # are too few, the first others. In the flattened batch, position t of window b is b * T + t.
@@ -192,28 +201,35 @@ class Batches:
             raise ValueError(f"{objective.name}: a window has {most} targets, but n_predicted says {n} at most")
         positions = np.flatnonzero(predicts | (np.cumsum(~predicts, axis=1) <= n - count))  # (B * n,)
         batch = {"tokens": shown, "positions": positions, "targets": targets.reshape(-1)[positions]}
-        if self.window_split != "none" or see_start is not start or see_end is not end:  # set by the objective
-            batch["doc_start"] = see_start.astype(np.int32)
-            batch["doc_end"] = see_end.astype(np.int32)
+        if see_start is not None or see_end is not None or self.window_split != "none":
+            batch["doc_start"] = (start if see_start is None else see_start).astype(np.int32)
+            batch["doc_end"] = (end if see_end is None else see_end).astype(np.int32)
+        if weights is not None:
+            weights = np.where(predicts, weights, 0).astype(np.float32)
+            batch["weights"] = weights.reshape(-1)[positions]
+            if (weights < 0).any():
+                raise ValueError(f"{objective.name}: a weight is below 0")
         return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def micro_batch(self, step, windows):
+        """Return windows of a step, [(objective, number in the step), ...], as one batch; see `batch`."""
+        parts, first = [], 0
+        for objective, pairs in groupby(windows, itemgetter(0)):
+            part = self.batch(step, objective, [window for _, window in pairs])
+            part["positions"] += first
+            first += part["tokens"].numel()
+            parts.append(part)
+        # Objectives of one name all have bounds, or weights, or none has: else this fails.
+        return {name: torch.cat([part[name] for part in parts]) for name in max(parts, key=len)}
 
     def check_repeatable(self, objective):
         """Raise DataError if an objective makes other examples of the same window when it is called again."""
-        once, again = (self.batch(0, objective, [0]) for _ in range(2))
-        if any(not torch.equal(again[name], x) for name, x in once.items()):
-            why = "its examples of a window differ from call to call"
-            raise DataError(f"{objective.name}: {why}. Take random numbers from w.random(), or hash w.seed and w.draw")
-
-    def by_source(self, draw):
-        """Yield for each source: its stream, which of the draws (B,) are from it, the windows that these are."""
-        cycle, place = np.divmod(draw, CYCLE)
-        source = self.source[place]  # (B,)
-        number = cycle * self.draws[source] + self.number[place]  # (B,), counted in its source
-        for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
-            rows = source == k
-            epoch, i = np.divmod(number[rows], n)
-            key = hashed(self.seed, epoch, 0) ^ u64(k)  # each source has a shuffle of its own
-            yield stream, rows, permute(i, n, key)
+        once, again = (self.batch(0, objective, [0]).values() for _ in range(2))
+        if not all(map(torch.equal, once, again)):
+            raise DataError(
+                f"{objective.name}: its examples of a window differ from call to call. Take random numbers from "
+                "w.random(), or hash w.seed and w.draw"
+            )
 
     def bounds(self, tokens, draw):
         """Return the bounds [start, end) of each token's document in its window: two int64 (B, T)."""
@@ -229,8 +245,7 @@ class Batches:
         ends = np.flatnonzero(last) + 1  # of all documents, in the flattened batch
         lengths = np.diff(ends, prepend=0)
         row = np.arange(0, B * T, T)[:, None]
-        start, end = (np.repeat(x, lengths).reshape(B, T) - row for x in (ends - lengths, ends))
-        return start, end
+        return [np.repeat(x, lengths).reshape(B, T) - row for x in (ends - lengths, ends)]
 
 
 def streams_of(data, split):

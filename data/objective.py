@@ -1,11 +1,12 @@
 """Training objectives, and the record of what a run has trained.
 
 An objective is a frozen dataclass, based on `Objective`. To try another one, write a class like CLM and MLM and return
-it from `objective` in train.py. docs/editing.md has a prefix LM, spans and others.
+it from `objective` in train.py. docs/editing.md has a prefix LM, masked diffusion and others.
 """
 
 import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,12 +22,14 @@ from errors import DataError
 
 
 class Examples(NamedTuple):
-    """What windows train. All arrays are int64 (B, T)."""
+    """What windows train. All arrays are int64 (B, T), but the weights are floats."""
 
     shown: np.ndarray  # the input
     targets: np.ndarray  # the token that each position predicts, -1 for none
-    start: np.ndarray  # position t sees the keys in [start, end), and of those only the ones up to t if `causal`
-    end: np.ndarray
+    # Position t sees the keys in [see_start, see_end), and of those only the ones up to t if `causal`.
+    see_start: np.ndarray = None  # None: the start of its document
+    see_end: np.ndarray = None  # None: the end of its document
+    weights: np.ndarray = None  # of each position in the mean loss, at least 0; None: they are equal
 
 
 class Objective:
@@ -57,7 +60,7 @@ class CLM(Objective):
     def examples(self, w):
         targets = np.roll(w.tokens, -1, axis=1)
         targets[w.position + 1 == w.end] = -1
-        return Examples(w.tokens, targets, w.start, w.end)
+        return Examples(w.tokens, targets)
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class MLM(Objective):
         targets = np.where(hidden, w.tokens, -1)
         if self.predict_from == "before":
             targets = np.roll(targets, -1, axis=1)
-        return Examples(shown, targets, w.start, w.end)
+        return Examples(shown, targets)
 
 
 def choose_hidden(w, random, mask_ratio):
@@ -134,11 +137,12 @@ def show(w, hidden, random, proportions):
 
 
 class MicroBatch(NamedTuple):
-    """Windows of a step that go through the model together: their objective, and their numbers in the step."""
+    """Windows of a step that go through the model together. Their objectives have the same name and attention mask."""
 
-    objective: object
-    windows: list
-    counts: bool = True  # False: another process trains this window; here it only keeps the processes in step
+    name: str
+    causal: bool
+    windows: list  # of each its objective, and its number in the step
+    counts: bool  # False: another process trains this window; here it only keeps the processes in step
 
 
 def by_objective(objective, cfg, n_windows, step, every=1):
@@ -157,17 +161,21 @@ def by_objective(objective, cfg, n_windows, step, every=1):
 def micro_batches(groups, micro_batch, rank, world_size):
     """Return the MicroBatches of a process, of at most `micro_batch` windows each. groups: see `by_objective`.
 
-    All windows of a micro-batch train the same. The windows of an objective go to the processes in turn. Each process
-    cuts its own into the same number of parts of about equal size, because all exchange gradients and shards at once.
+    Objectives of one name and mask share micro-batches, such as MLM with a ratio of its own for each window. Their
+    windows go to the processes in turn. Each process cuts its own into the same number of parts of about equal size,
+    because all exchange gradients and shards at once.
     """
     if not groups:
         raise DataError("`objective` leaves out all windows of a step: it must leave at least one")
-    found = []
+    kinds = defaultdict(list)
     for objective, windows in groups.items():
-        own = windows[rank::world_size]
-        n = math.ceil(len(windows) / world_size / micro_batch)
-        for part in np.array_split(own, n):
-            found.append(MicroBatch(objective, part.tolist() or windows[:1], counts=len(part) > 0))
+        kinds[objective.name, objective.causal] += [(objective, window) for window in windows]
+    found = []
+    for kind, pairs in kinds.items():
+        own = pairs[rank::world_size]
+        for part in np.array_split(range(len(own)), math.ceil(len(pairs) / world_size / micro_batch)):
+            its = [own[i] for i in part]
+            found.append(MicroBatch(*kind, its or pairs[:1], bool(its)))
     return found
 
 
@@ -259,16 +267,19 @@ def add_step(phases, groups):
     for name in names_of(groups):
         same = [objective for objective in groups if objective.name == name]
         ratio = max(objective.mask_ratio for objective in same)
-        details = " and ".join(dict.fromkeys(objective.details for objective in same))
+        details = " to ".join(dict.fromkeys([same[0].details, same[-1].details]))
         windows = sum(len(groups[objective]) for objective in same)
-        before = phase["objectives"].get(name, dict(steps=0.0, mask_ratio=[ratio], details=[details]))
-        phase["objectives"][name] = dict(
-            steps=before["steps"] + windows / n_windows,
-            mask_ratio=[before["mask_ratio"][0], ratio, max(ratio, *before["mask_ratio"])],
-            details=[before["details"][0], details],
+        new = dict(
+            steps=0.0,
+            mask_ratio=[ratio] * 3,
+            details=[details] * 2,
             causal=same[0].causal,
             predict_from=same[0].predict_from,
         )
+        its = phase["objectives"].setdefault(name, new)
+        its["steps"] += windows / n_windows
+        its["mask_ratio"][1:] = ratio, max(ratio, its["mask_ratio"][2])
+        its["details"][1] = details
 
 
 def record_of(steps):
@@ -291,7 +302,7 @@ def clm_steps(phases):
 
 def largest_mask_ratio(phases):
     """Return the largest mask ratio of a record of phases, 0 if nothing was hidden."""
-    return max([0.0, *(max(its["mask_ratio"]) for phase in phases for its in phase["objectives"].values())])
+    return max((max(its["mask_ratio"]) for phase in phases for its in phase["objectives"].values()), default=0.0)
 
 
 def is_decoder(phases):

@@ -28,7 +28,7 @@ class NextToken:
 
     def examples(self, w):
         is_last = w.position + 1 == w.end
-        return Examples(w.tokens, np.where(is_last, -1, np.roll(w.tokens, -1, axis=1)), w.start, w.end)
+        return Examples(w.tokens, np.where(is_last, -1, np.roll(w.tokens, -1, axis=1)))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class HiddenTokens:
         targets = np.where(hidden, w.tokens, -1)
         if self.predict_from == "before":
             targets = np.roll(targets, -1, axis=1)
-        return Examples(np.where(hidden, w.tokenizer.mask_id, w.tokens), targets, w.start, w.end)
+        return Examples(np.where(hidden, w.tokenizer.mask_id, w.tokens), targets)
 
 
 def objectives(predict_from):
