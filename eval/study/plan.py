@@ -33,7 +33,7 @@ DEFAULTS = configurator.read_script(TRAIN)[0]
 FINETUNE_DEFAULTS = configurator.read_script(FINETUNE)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
 CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
-OWN = "init_from random_weights lr seed out_dir baseline".split()  # settings of finetune.py that a study gives itself
+OWN = "init_from random_weights lr seed out_dir".split()  # settings of finetune.py that a study gives itself
 FORMS = {  # of the entries of some settings
     "runs": "(name, what it begins with, arguments)",
     "primary": "(model, model)",

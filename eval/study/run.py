@@ -220,7 +220,8 @@ def finetuning(plan, model, task, rate, seed):
     if not rate:
         return None
     folder = plan.results / job_folder(model, task, rate, seed)
-    ours = dict(init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=first)
+    baseline = first and plan.tasks[task].settings.baseline
+    ours = dict(init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=baseline)
     ours["random_weights"] = model.kind == "random"
     planned = {"finetune.py": plan.tasks[task].settings}
     if model.run:
