@@ -166,7 +166,7 @@ def load(path, report):
 
 
 def stored_tensors(path):
-    """Return {name: tensor} of a model, see `files.is_model`. The tensors are mapped, not read, and have the file's dtype.
+    """Return {name: tensor} of a model, see `files.is_model`. The tensors are mapped and have the file's dtype.
 
     Of a folder, the files are those that transformers reads. Others are of another precision or of an older set.
     """

@@ -302,8 +302,8 @@ def read_ranks(path):
     if not path.is_file():
         known = ", ".join(tiktoken.list_encoding_names())
         raise DataError(
-            f"tokenizer {str(path)!r}: no such file or folder, and not one of embedded, {known}; of a model of the hub, "
-            f"download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
+            f"tokenizer {str(path)!r}: no such file or folder, and not one of embedded, {known}; of a model of the "
+            f"hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
     with refuse_malformed(
         f"{path} is {what_is(path, 'neither a tokenizer.json nor lines with the base64 of a token and its rank')}"
