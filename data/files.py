@@ -21,8 +21,10 @@ FOREIGN = {
     rb"version https://git-lfs": "the pointer of a file in Git LFS: get the file itself (git lfs pull)",
     rb"\s*(?i:<!doctype html|<html)": "an HTML page, perhaps the error page of a download: get the file again",
     rb"%PDF-|\{\\rtf": "a PDF or RTF: save it as text",
-    rb"PK\x03\x04|Rar!|7z\xbc\xaf": "an archive, as documents and files of torch.save are: unpack it, or save it as text or safetensors",
-    rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: save its texts as JSON lines, weights as safetensors",
+    rb"PK\x03\x04|Rar!|7z\xbc\xaf": "an archive, as documents and files of torch.save are: unpack it, "
+    "or save it as text or safetensors",
+    rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: save its texts as JSON lines, "
+    "weights as safetensors",
     rb"\x1f\x8b|\x28\xb5\x2f\xfd": "compressed (gzip or zstd): unpack it",
     rb"GGUF": "a GGUF file: get the model in safetensors format",
     rb"ARROW1": "an Arrow file, not a stream as of datasets.save_to_disk: save it as parquet",

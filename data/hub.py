@@ -166,7 +166,7 @@ def load(path, report):
 
 
 def stored_tensors(path):
-    """Return {name: tensor} of a model, see `files.is_model`. The tensors are mapped, not read, and have the file's dtype.
+    """Return {name: tensor} of a model, see `files.is_model`. The tensors are mapped and have the file's dtype.
 
     Of a folder, the files are those that transformers reads. Others are of another precision or of an older set.
     """
@@ -319,9 +319,9 @@ def hub_weights(state, kind, role):
         raise DataError("weights that are not finite: this model has diverged")
     if role not in HEADS or state["config"]["tie_embeddings"]:
         weights.pop(HEAD, None)
-    biased = [name for name in weights if name.endswith("q_proj.bias")]
-    for name in biased:  # the output has a bias there, too
-        weights[name.replace("q_proj", "o_proj")] = torch.zeros(state["config"]["d_model"])
+    for name in [*weights]:
+        if name.endswith("q_proj.bias"):  # the output has a bias there, too
+            weights[name.replace("q_proj", "o_proj")] = torch.zeros(state["config"]["d_model"])
     if "fine_tuned" in state:
         names = CLASSES[f"{kind} {role}"][2]
         for name, x in state["fine_tuned"]["head"].items():
@@ -356,8 +356,7 @@ def hub_texts(state, title, kind, role, parameters):
             labels, config["problem_type"] = ["number"], "regression"
         config["id2label"] = dict(enumerate(labels))
         config["label2id"] = {label: i for i, label in enumerate(labels)}
-    files = {"config.json": config}
-    files |= tokenizer_files(tokenizer, max_len, is_decoder=role == "decoder", for_words=role == "tc")
+    files = {"config.json": config} | tokenizer_files(tokenizer, max_len, role)
     if role in ("fill-mask", "encoder", "ir"):
         files |= {file: filled(file, facts) for file in SENTENCES}
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
@@ -366,14 +365,14 @@ def hub_texts(state, title, kind, role, parameters):
     return texts
 
 
-def tokenizer_files(tokenizer, max_len, is_decoder=False, for_words=False):
+def tokenizer_files(tokenizer, max_len, role):
     """Return {file name: content} of a tokenizer, for tokenizers.Tokenizer.from_file and transformers.AutoTokenizer.
 
     They give the ids of `tokenizer.encode` and eos, as in training: at the end of each text, or for a decoder before
     it, where it ends the document before. Unlike ours, they turn the names of special tokens in a text into these
-    tokens. The mask token takes the white space before it with it, as `encode_masked` takes a space. max_len: in
-    tokens. With for_words, each text and each word of a text that is split into words gets a space before it, as in the
-    training of a tagger. Raises DataError.
+    tokens. The mask token takes the white space before it with it, as `encode_masked` takes a space. For a tagger, each
+    text and each word of a text that is split into words gets a space before it, as in its training. max_len: in
+    tokens. Raises DataError.
     """
     special = tokenizer.special_tokens
     name_of = {i: name for name, i in special.items()}
@@ -386,14 +385,16 @@ def tokenizer_files(tokenizer, max_len, is_decoder=False, for_words=False):
         added[name] = flags | added.get(name, {}) | {"id": i, "content": name, "special": True}
     added[mask]["lstrip"] = True
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
-    if for_words and tokenizer.word_prefix:
+    if role == "tc" and tokenizer.word_prefix:
         # A normalizer, as ByteLevel(add_prefix_space=True) after Split would put a space before each piece.
-        prepend = {"type": "Prepend", "prepend": tokenizer.word_prefix}
-        own = [content["normalizer"]] if content["normalizer"] else []
-        content["normalizer"] = {"type": "Sequence", "normalizers": [prepend, *own]}
+        normalizers = [{"type": "Prepend", "prepend": tokenizer.word_prefix}]
+        if content["normalizer"]:
+            normalizers.append(content["normalizer"])
+        content["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
         config["add_prefix_space"] = True
-    content["post_processor"] = filled("eos at the beginning" if is_decoder else "eos at the end", facts)
-    if is_decoder:
+    content["post_processor"] = filled("eos at the end", facts)
+    if role == "decoder":
+        content["post_processor"] = filled("eos at the beginning", facts)
         config |= {"bos_token": eos, "add_bos_token": True}  # transformers goes by post_processor, llama.cpp by this
     engine = json_engine(json.dumps(content).encode(), tokenizer.name)
     found = {name: engine.token_to_id(name) for name in special}

@@ -14,7 +14,6 @@ of a tokenizer.json, which stands for text that has no other, and the tokens tha
 import base64
 import functools
 import importlib
-import itertools
 import json
 import os
 import re
@@ -158,9 +157,12 @@ class RankTokenizer(Tokenizer):
     def encode_array(self, text):
         """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
         text = self.normalize(text)
-        blocks = range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK)
-        cuts = [start for start in blocks if text[start : start + BLANK_BLOCK].isspace()]
-        parts = [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
+        parts, begin = [], 0
+        for end in range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK):
+            if text[end : end + BLANK_BLOCK].isspace():
+                parts.append(text[begin:end])
+                begin = end
+        parts.append(text[begin:])
         return np.concatenate([self.encoding.encode_to_numpy(part, disallowed_special=()) for part in parts])
 
     def encode_with_offsets(self, text):
@@ -193,8 +195,10 @@ class RankTokenizer(Tokenizer):
         vocab = {"".join(BYTE_CHARACTERS[byte] for byte in token): i for token, i in self.ranks.items()}
         merges = []
         for token in sorted(vocab, key=vocab.get):
-            pairs = [(token[:i], token[i:]) for i in range(1, len(token))]
-            merges += [(left, right) for left, right in pairs if left in vocab and right in vocab]
+            for i in range(1, len(token)):
+                left, right = token[:i], token[i:]
+                if left in vocab and right in vocab:
+                    merges.append((left, right))
         # Two things that tiktoken's published patterns write differently: possessive {1,3}+, and $ for the end of text.
         pattern = re.sub(r"(\\p\{\w+\}\{\d+,\d+\})\+", r"(?>\1)", self.pattern).replace("++$", r"++\z")
         engine = byte_level_bpe(pattern, vocab=vocab | self.special_tokens, merges=merges, ignore_merges=True)
@@ -298,8 +302,8 @@ def read_ranks(path):
     if not path.is_file():
         known = ", ".join(tiktoken.list_encoding_names())
         raise DataError(
-            f"tokenizer {str(path)!r}: no such file or folder, and not one of embedded, {known}; of a model of the hub, "
-            f"download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
+            f"tokenizer {str(path)!r}: no such file or folder, and not one of embedded, {known}; of a model of the "
+            f"hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
     with refuse_malformed(
         f"{path} is {what_is(path, 'neither a tokenizer.json nor lines with the base64 of a token and its rank')}"
@@ -360,7 +364,6 @@ def read_hub(path):
     engine = json_engine(content, file)
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
-    added_ids = {str(i): token.content for i, token in added.items()}
     files = "generation_config", "config", "special_tokens_map", "tokenizer_config", "added_tokens"
     generation, config, older, newer, oldest = (read_json(file.with_name(f"{name}.json")) for name in files)
     rows = config.get("vocab_size") or 0
@@ -376,14 +379,15 @@ def read_hub(path):
         if isinstance(token, dict):
             token = token.get("content")
         # The id of an ordinary token would be the default of a class, which means nothing here.
-        by_id = [added_ids.get(i) for i in re.findall(r"\d+", str(config.get(f"{kind}_token_id")))]
-        if token and token not in ids and not any(by_id):
+        by_id = [added[i].content for i in np.ravel(config.get(f"{kind}_token_id")) if i in added]
+        if token and token not in ids and not by_id:
             raise DataError(
                 f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file"
             )
         return next((name for name in (token, *by_id, *usual) if name in ids), None)
 
-    mask = find("mask", "[MASK]", "<mask>", *[name for name in added_ids.values() if "reserved" in name]) or "[MASK]"
+    reserved = [token.content for token in added.values() if "reserved" in token.content]
+    mask = find("mask", "[MASK]", "<mask>", *reserved) or "[MASK]"
     eos = find("eos") or find("sep", "[SEP]") or "[EOS]"
     bos = find("bos") or find("cls", "[CLS]") or eos
     pad = find("pad") or eos

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from data.prepare import prepare
 from data.shards import load_data, load_meta, load_tokenizer
 from data.sources import find_files, read_file
-from errors import DataError
 from helpers import on_changes, server
 
 
@@ -64,23 +62,19 @@ def texts(folder, split):
 OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1)
 
 
-def prepare_until(source, out, options, end, limit, send):
-    """Prepare small pieces, and end before change `end` of the disk. Files from `limit` bytes on find the disk full."""
+def prepare_until(source, out, options, end, send):
+    """Prepare small pieces, and end before change `end` of the disk."""
     changes = []
     on_changes(out, lambda number, path: os._exit(7) if number == end else changes.append(path))
     os.fsync = lambda descriptor: None  # slow where others use the disk
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    try:
-        prepare(source, out, **OPTIONS | options)
-        send.send(len(changes))
-    except (DataError, OSError) as error:
-        send.send(str(error))
+    prepare(source, out, **OPTIONS | options)
+    send.send(len(changes))
 
 
-def in_child(source, out, options=None, end=None, limit=-1):
-    """Return the exit code of prepare_until(), and the number of changes or the error if it was not killed."""
+def in_child(source, out, options=None, end=None):
+    """Return the exit code of prepare_until(), and the number of changes if it was not killed."""
     receive, send = server.Pipe(False)
-    process = server.Process(target=prepare_until, args=(source, out, options or {}, end, limit, send))
+    process = server.Process(target=prepare_until, args=(source, out, options or {}, end, send))
     process.start()
     process.join(60)
     return process.exitcode, None if process.exitcode else receive.recv()

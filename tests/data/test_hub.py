@@ -28,6 +28,7 @@ from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, assert_same_end, copy_up_to, record
+from hub_helpers import random_weights
 from model import ModelConfig, PretrainingLoss, Transformer
 from study_helpers import state_of
 from task_helpers import docs_block, settings
@@ -52,15 +53,6 @@ TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n
 TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
 assert_close = partial(torch.testing.assert_close, atol=1e-4, rtol=0)
 assert_equal = partial(torch.testing.assert_close, atol=0, rtol=0)
-
-
-def random_weights(model, seed=0):
-    """Weights as large as after training: with smaller ones, a wrong rotation would hardly show."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.normal_(std=0.3, generator=generator).add_(name.endswith("norm.weight"))
-    return model.eval()
 
 
 def random_state(shape=SIZES, seed=0, settings=SETTINGS, phases=("clm", "mlm")):

@@ -51,7 +51,7 @@ def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind, recwarn):
     else:
         write_texts(path, documents)
     whole = list(read_file(path, "text"))
-    assert len(whole) == 60
+    assert len(whole) == 60 and sum(text.startswith("\ufeff") for text in whole) == 40
     for size in [1, 2, 7, 10, *range(11, 400, 13), 2000, 10**6]:
         ranges = list(itertools.pairwise(cut_places(path, size)))
         assert [text for start, end in ranges for text in read_file(path, "text", start, end)] == whole
@@ -135,7 +135,7 @@ def test_the_embedded_text():
 
 @pytest.mark.parametrize("name, content, message", [
     ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "line 5: byte 0xff is not UTF-8"),
-    ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: cannot be read as JSON: .* column 10"),
+    ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: cannot be read as JSON: Expecting value: column 10"),
     ("a.jsonl", b"[" * 100_000, "line 1: cannot be read as JSON"),
     ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
     ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
