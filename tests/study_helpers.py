@@ -54,7 +54,8 @@ def facts_of(name, clm=0, steps=2000, ratio=0.4, seed=1, settings=(), **more):
     """What result.json says about a checkpoint."""
     settings = {"global_batch_tokens": 4096, **dict(settings)}
     facts = dict(name=name, step=steps, max_steps=steps, clm_steps=float(clm), mask_ratio=ratio, seed=seed)
-    facts |= dict(init_from="", untrained=False, parameters=1_200_000, model=SIZE, flops=1e12 * steps, tokens=4096 * steps)
+    facts |= dict(init_from="", untrained=False, parameters=1_200_000, model=SIZE)
+    facts |= dict(flops=1e12 * steps, tokens=4096 * steps)
     trained = phases(clm, steps - clm, ratio, settings.get("mask_proportions", (1, 0, 0)))
     return {**facts, "phases": trained, "settings": settings, **more}
 

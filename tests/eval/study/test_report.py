@@ -15,6 +15,9 @@ from eval.study import figures, report, stats
 from eval.study.run import job_folder
 
 
+HERE = Path(__file__).parent
+
+
 @pytest.fixture(autouse=True)
 def fast(monkeypatch, request):
     """Few resamples, and no figures except in their test, because these take most of the time."""
@@ -42,105 +45,66 @@ def half(c):
     return (c.high_95 - c.low_95) / 2
 
 
-def scores(root, metric="field"):
-    """Return {(model, target): the cell of the table}."""
-    results = results_in(root, metric)
-    return {(m, t): str(results.score(m, t) or "-") for m, t in itertools.product(results.labels, results.targets)}
+MAIN = {"cola": {"field": ["matthews"], "paper": ["accuracy"]}, "nq": {"field": [], "paper": ["ndcg@10_judged"]}}
+MAIN["msmarco"] = {"field": [], "paper": ["nq/ndcg@10_judged", "mldr/ndcg@10_judged"]}
+MAIN["conll"] = {"field": ["entity_f1"], "paper": ["sentence_macro_f1"]}
+CASES = (HERE / "scores.txt").read_text().strip().split("\n\n")[1:]
 
 
-def test_scores_by_hand(tmp_path):
-    for seed, right in enumerate((59, 60, 61), 1):
-        make_result(tmp_path, seed=seed, lr=1e-4, test=right, validation=70)
-        make_result(tmp_path, seed=seed, lr=2e-4, test=80, validation=70)  # of equals the lowest is chosen
-        make_result(tmp_path, seed=seed, lr=5e-4, test=90, validation=69)  # best on test: must not be chosen
-    for file in tmp_path.rglob("instances.npz"):  # only comparisons need them
-        file.unlink()
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.partition("\n")[0])
+def test_scores_by_hand(tmp_path, case):
+    """See scores.txt."""
+    _, *lines = case.splitlines()
+    for line in lines:
+        if ";" not in line:
+            model, task, rate, test, validation = line.split()
+            family, main = {"conll": "tc", "nq": "ir", "msmarco": "ir"}.get(task, "sc"), MAIN.get(task)
+            names = sum(main.values(), []) if main else ["accuracy"]
+            by_name = lambda numbers: dict(zip(names, map(float, numbers.split("/") * 2)))  # noqa: E731
+            facts = dict(seed=int(model[-1])) if "-seed-" in model else {}
+            for seed, score in enumerate(test.split(","), 1):
+                if score != "-":
+                    more = dict(family=family, main=main, test=by_name(score), validation=by_name(validation))
+                    make_result(tmp_path, model, task, float(rate), seed, facts, **more)
+            continue
+        metric, model, target, cell = line.split("; ")
+        assert str(results_in(tmp_path, metric).score(model, target) or "-") == cell, line
+
+
+def test_the_tables_of_a_bare_folder(tmp_path):
+    """They need no instances; an error of an earlier attempt does not count where there is a result."""
+    for seed, lr in itertools.product((1, 2), (1e-4, 2e-4, 4e-4)):
+        folder = make_result(tmp_path, lr=lr, seed=seed, test=60, validation=70 * (lr == 2e-4))
+        (folder / "instances.npz").unlink()
+        (folder / "error.txt").write_text("of an earlier attempt")
     text = write(tmp_path)
-    assert ["mlm", "60.0 ± 2.5"] in cells(text) and ["*majority*", "40.0"] in cells(text)  # 4.303 * 1 / sqrt(3)
+    assert ["mlm", "60.0 ± 0.0 (two seeds: give more)"] in cells(text) and ["*majority*", "40.0"] in cells(text)
+    assert ["mlm", "0.0002"] in cells(text) and "earlier" not in text  # it is inside the grid
     runs = read_csv(tmp_path / "report", "results.csv")
-    assert {run["lr"] for run in runs if run["chosen"] == "True"} == {"0.0001"}
-    assert sorted(float(run["test"]) for run in runs) == [59, 60, 61, 80, 80, 80, 90, 90, 90]
+    assert len(runs) == 6 and {run["lr"] for run in runs if run["chosen"] == "True"} == {"0.0002"}
 
 
-def test_each_pretraining_seed_has_its_own_rate_and_is_the_unit(tmp_path):
-    """Validation chooses 1e-4 for the first seed and 2e-4 for the others, so that the interval contains the choice."""
-    for pretraining, seed, lr in itertools.product((1, 2, 3), (1, 2), (1e-4, 2e-4)):
-        best = lr == (1e-4 if pretraining == 1 else 2e-4)
-        for name, level in (("mlm", 50), ("clm", 60)):
-            right = 100 * (level + 2 * pretraining) + seed if best else 9999
-            facts = dict(seed=pretraining, clm=2000 * (name == "clm"))
-            folder = f"{name}-seed-{pretraining}"
-            make_result(tmp_path, folder, "sst2", lr, seed, facts, test=right, n=10**4, validation=70 + 10 * best)
-    assert scores(tmp_path)["mlm", "sst2"] == "54.0 ± 5.0"  # of 52, 54, 56: a standard deviation of 2
+def test_what_two_models_have_in_common_is_compared(tmp_path):
+    for seed, (name, level) in itertools.product((1, 2, 3), (("mlm", 50), ("clm", 60))):
+        if (name, seed) != ("clm", 3):
+            make_result(tmp_path, f"{name}-seed-{seed}", facts=dict(seed=seed), test=level + 2 * seed)
     c = results_in(tmp_path).compare("clm", "mlm", "sst2")
-    assert (c.units, c.unit) == (3, "pretraining seed") and c.difference == pytest.approx(10)
-    for pretraining in (1, 2, 3):
-        make_result(tmp_path, f"mlm-seed-{pretraining}", "sst2", 4e-4, 1, dict(seed=pretraining), validation=1)
-    assert ["mlm", "0.0001*, 0.0002"] in cells(write(tmp_path))  # now 2e-4 lies inside the grid
-    shutil.rmtree(tmp_path / "clm-seed-3")
-    c = results_in(tmp_path).compare("clm", "mlm", "sst2")
-    assert c.units == 2 and c.difference == pytest.approx(10)  # paired, whatever the missing one scores
-
-
-def test_each_metric_chooses_its_own_learning_rate(tmp_path):
-    for rate, right, field, paper in ((1e-4, 60, 80, 10), (2e-4, 50, 70, 90)):
-        validation = {"entity_f1": field, "sentence_macro_f1": paper}
-        make_result(tmp_path, task="conll", family="tc", lr=rate, test=right, validation=validation)
-        make_result(tmp_path, task="nq", family="ir", lr=rate, main={"field": [], "paper": ["ndcg@10_judged"]})
-    for metric, name, lr, score in (("field", "entity_f1", "0.0001", 60), ("paper", "sentence_macro_f1", "0.0002", 50)):
-        header = ["model", "mean of families", f"conll ({name})", "nq (ndcg@10_judged)"]
-        assert header in cells(write(tmp_path, metrics=metric))  # the field has no other metric for nq
-        runs = [run for run in read_csv(tmp_path / "report", "results.csv") if run["task"] == "conll"]
-        assert [run["lr"] for run in runs if run["chosen"] == "True"] == [lr]
-        assert scores(tmp_path, metric)["mlm", "conll"] == f"{score}.0 (one seed)"
-
-
-def test_families_count_alike_on_one_scale_and_their_intervals_are_computed_seed_by_seed(tmp_path):
-    for seed, (one, other, tc) in enumerate(((50, 70, 20), (60, 60, 30), (70, 50, 40)), 1):
-        make_result(tmp_path, seed=seed, task="sst2", test=one)
-        make_result(tmp_path, seed=seed, task="mnli", test=other)
-        make_result(tmp_path, seed=seed, task="cola", main={"field": ["matthews"], "paper": ["accuracy"]}, test=1)
-        make_result(tmp_path, seed=seed, task="conll", family="tc", test=tc)
-    found = scores(tmp_path)
-    assert [target for _, target in found] == ["mean of families", "sc mean", "cola", "mnli", "sst2", "conll"]
-    assert found["mlm", "sst2"] == found["mlm", "mnli"] == "60.0 ± 24.8" and found["mlm", "sc mean"] == "60.0 ± 0.0"
-    assert found["mlm", "mean of families"] == "45.0 ± 12.4"  # 40, 45, 50: a correlation is in no mean
-
-
-def test_each_set_of_a_retrieval_task_is_a_task(tmp_path):
-    names = ["nq/ndcg@10_judged", "mldr/ndcg@10_judged"]
-    for seed, (name, gain) in itertools.product((1, 2, 3), (("mlm", 1), ("clm", 2))):
-        for lr, validation, right in ((1e-4, (70, 60), (50, 10)), (2e-4, (60, 80), (90, 30))):
-            validation, right = dict(zip(names, validation)), dict(zip(names, np.add(right, gain * seed)))
-            make_result(tmp_path, name, "msmarco", lr, seed, family="ir", test=right, validation=validation,
-                        main={"field": [], "paper": names})  # fmt: skip
-    found = scores(tmp_path)
-    assert [found["mlm", task] for task in ("msmarco/nq", "msmarco/mldr")] == ["52.0 ± 2.5", "32.0 ± 2.5"]
-    assert found["mlm", "ir mean"] == "42.0 ± 2.5"
-    c = results_in(tmp_path).compare("mlm", "clm", "ir mean")  # -1, -2, -3: the sets share what training did
+    assert (c.units, c.unit) == (2, "pretraining seed") and c.difference == pytest.approx(10)
+    names = MAIN["msmarco"]["paper"]  # -1, -2, -3: the sets share what training did
+    for seed, (name, gain) in itertools.product((1, 2, 3), (("a", 1), ("b", 2))):
+        test = dict(zip(names, (50 + gain * seed, 30 + gain * seed)))
+        make_result(tmp_path / "ir", name, "msmarco", seed=seed, family="ir", test=test, main=MAIN["msmarco"])
+    c = results_in(tmp_path / "ir").compare("a", "b", "ir mean")
     assert c.difference == pytest.approx(-2) and 4.3026 / 3**0.5 < half(c) < 4.3026 / 3**0.5 + 0.5
 
 
-def test_a_mean_and_its_deviation_take_all_tasks(tmp_path):
+def test_a_deviation_takes_all_tasks(tmp_path):
     for model, task, seed in itertools.product(("mlm", "clm"), ("sst2", "mnli"), (1, 2)):
         if (model, task) != ("clm", "mnli"):
             make_result(tmp_path, model, task, seed=seed, test=50 + seed)
     results = results_in(tmp_path)
     assert results.deviation("mlm", "sc mean").mean == results.deviation("clm", "sst2").mean == pytest.approx(0.5**0.5)
-    assert results.deviation("clm", "sc mean") is results.score("clm", "sc mean") is None
-
-
-def test_a_learning_rate_that_lost_a_seed_is_chosen_only_if_all_have(tmp_path):
-    for seed in (1, 2, 3):
-        make_result(tmp_path, seed=seed, lr=1e-4, test=50, validation=60)
-        if seed < 3:
-            make_result(tmp_path, seed=seed, lr=2e-4, test=70, validation=90)
-    assert scores(tmp_path)["mlm", "sst2"] == "50.0 ± 0.0"
-    lost = tmp_path / "mlm/sst2/lr-0.0001_seed-1"
-    (lost / "error.txt").write_text("of an earlier attempt: the result counts")
-    assert "earlier" not in write(tmp_path)
-    (lost / "result.json").unlink()
-    assert scores(tmp_path)["mlm", "sst2"] == "70.0 ± 0.0 (2 of 3 runs)"
+    assert results.deviation("clm", "sc mean") is None
 
 
 def test_the_interval_counts_the_sample_of_test_instances(tmp_path):
@@ -252,10 +216,9 @@ def test_the_report_on_a_study_is_as_before(tmp_path):
     log = plan.runs["clm", 1].folder / "metrics.jsonl"  # stopped where split begins
     log.write_text(log.read_text().partition('{"step": 20')[0])
     answer, text = study(plan)
-    golden = Path(__file__).with_name("report.md")
-    assert text == golden.read_text()
+    assert text == (HERE / "report.md").read_text()
     assert all(block in text for block in answer.split("\n\n")[:-1]) and answer.endswith("study/report/report.md")
-    compared = (read_csv(folder, "comparisons.csv") for folder in (tmp_path / "study/report", golden.parent))
+    compared = (read_csv(folder, "comparisons.csv") for folder in (tmp_path / "study/report", HERE))
     for row, same in zip(*compared, strict=True):
         for name, cell in row.items():
             assert cell == same[name] or float(cell) == pytest.approx(float(same[name]), rel=1e-4), (row, name)
