@@ -74,8 +74,7 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
         ("x", "a b\tO\n\xa0\tB-X\tme\n", dict(label="1"), [Sentence(["a b", "\xa0"], ["O", "B-X"])]),
         # A number sign may be a word or begin a comment.
         ("x", "# text = # a\n# newdoc\n#\tO\na\tO\n", {}, sentences(("# a", "O O"))),
-        ("x", "# O\n1 O\n\n#tag O\n", {}, sentences(("# 1", "O O"), ("#tag", "O"))),
-        ("x", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n", {}, sentences(("1 2", "O O"), ("4 5", "O O"), ("c", "O"))),
+        ("x", "# O\n1 O\n# newpar O\n\n#tag O\n", {}, sentences(("# 1 #", "O O O"), ("#tag", "O"))),
     ],
     read_questions: [("a.jsonl", ASKED, {}, WITH_ANSWERS)],
     read_pairs: [("a.tsv", "query\tdocument\nwho\tme\n\tyou\n", {}, [Pair("who", "me"), Pair("", "you")])],
@@ -120,7 +119,7 @@ def columns_of(answers):
 
 
 QUESTIONS = [
-    ("right", "?", [("Rome", 9)]),
+    ("right", "?", [("Rome", 9)] * 2),
     ("other", "?", [("Rome", 11)]),
     ("far", "?", [("Rome", -1)]),
     ("two", "?", [("Rome", 0), ("oh", 6), ("oh", 6)]),
@@ -135,7 +134,7 @@ def test_answers_outside_their_context(files):
     path = files.put("a.jsonl", rows)
     test, _ = read(read_questions, path)
     train = to_train_on(test, counts := Counter())
-    answers = {"right": [("Rome", 9)], "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
+    answers = {"right": [("Rome", 9)] * 2, "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
     answers["two"] = [("Rome", 0), ("oh", 6), ("oh", 6)]
     assert {question.id: question.answers for question in train} == answers
     several = "questions with several answers, of which the first is learned"
@@ -149,6 +148,7 @@ MOVED = [  # an answer in PAIR and what a file may say of its start, and where i
     *(("ローマ", start, 3) for start in (3, 2, 4, 0, -1, 9)),  # 9 bytes of UTF-8
     *(("ローマ", start, 19) for start in (19, 18, 20, 28, 66, 10**6)),  # 28 units of UTF-16; 66 bytes
     *(("Rom", start, 37) for start in (37, 36, 38, 46, 93)),
+    *(("Rom", start, 24) for start in (79, -3)),  # 79 bytes, but nearer to 37 than to 24
     *((answer, 3, -1) for answer in ("Roma", "Rom ,", "Zu\u0308rich")),  # another form of Unicode, too
 ]
 
