@@ -263,8 +263,8 @@ def read_sentences(path, task, counts):
     numbers of the words' and the tags' columns count from 0, or from the end if negative.
     """
     columns = task.columns[0] if task.columns else "0", task.label or "-1"
+    given = "--columns={} --label={}".format(*columns)
     if not all(re.fullmatch("-?[0-9]+", column) for column in columns):
-        given = "--columns={} --label={}".format(*columns)
         raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
     word, tag = map(int, columns)
     least = max(2, word + 1, -word, tag + 1, -tag)
@@ -282,7 +282,10 @@ def read_sentences(path, task, counts):
                 raise DataError(f"{location}: {fields[tag]!r} is no tag: {expected}")
             words.append(fields[word])
             tags.append(fields[tag])
-    return [Sentence(words, to_bio(tags, task.outside)) for words, tags in sentences if words]
+    found = [Sentence(words, to_bio(tags, task.outside)) for words, tags in sentences if words]
+    if 2 * sum(sentence.words[0] == "1" for sentence in found) > len(found):
+        raise DataError(f"{path}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
+    return found
 
 
 def read_questions(path, task, counts):

@@ -75,6 +75,7 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
         # A number sign may be a word or begin a comment.
         ("x", "# text = # a\n# newdoc\n#\tO\na\tO\n", {}, sentences(("# a", "O O"))),
         ("x", "# O\n1 O\n# newpar O\n\n#tag O\n", {}, sentences(("# 1 #", "O O O"), ("#tag", "O"))),
+        ("x", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n", {}, sentences(("1 2", "O O"), ("4 5", "O O"), ("c", "O"))),
     ],
     read_questions: [("a.jsonl", ASKED, {}, WITH_ANSWERS)],
     read_pairs: [("a.tsv", "query\tdocument\nwho\tme\n\tyou\n", {}, [Pair("who", "me"), Pair("", "you")])],
