@@ -13,28 +13,27 @@ SHAPE |= dict(max_position_embeddings=40, vocab_size=320)
 SHAPE |= dict(bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2)
 DEBERTA = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8, norm_rel_ebd="layer_norm")
 MERGES = [("t", "h"), ("th", "e")]
-MODELS = {  # the class, and what its config has of its own
-    "bert": ("BertForMaskedLM", {}),
-    "roberta": ("RobertaModel", dict(pad_token_id=1, max_position_embeddings=42)),  # positions begin at 2
-    "deberta": ("DebertaV2Model", DEBERTA),
-    "modernbert": ("ModernBertModel", dict(pad_token_id=1, local_attention=8, global_attn_every_n_layers=2)),
+MODELS = {  # {model_type: what its config has of its own}
+    "bert": {},
+    "roberta": dict(pad_token_id=1, max_position_embeddings=42),  # positions begin at 2
+    "deberta-v2": DEBERTA,
+    "modernbert": dict(pad_token_id=1, local_attention=8, global_attn_every_n_layers=2),
 }
 
 
-def write_encoder(folder, name):
-    """Write the folder of a kind of model."""
+def write_encoder(folder, kind, own=None):
+    """Write the folder of a kind of model. own: another config than that in MODELS, with the tokenizer of bert."""
     import transformers
 
     transformers.logging.disable_progress_bar()
     torch.manual_seed(0)
-    kind, own = MODELS[name]
-    kind = getattr(transformers, kind)
-    model = kind(kind.config_class(**SHAPE | own))
+    library = transformers.AutoModelForMaskedLM if kind == "bert" else transformers.AutoModel
+    model = library.from_config(transformers.AutoConfig.for_model(kind, **SHAPE | (MODELS[kind] if own is None else own)))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.1)
     model.save_pretrained(folder)
-    tokenizer(transformers, name).save_pretrained(folder)
+    tokenizer(transformers, kind if own is None else "bert").save_pretrained(folder)
 
 
 def tokenizer(transformers, name):
@@ -45,7 +44,7 @@ def tokenizer(transformers, name):
     if name == "bert":
         names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *characters, *(f"##{c}" for c in characters)]
         return transformers.BertTokenizer(vocab=numbered(names))
-    if name == "deberta":
+    if name == "deberta-v2":
         names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *(f"▁{word}" for word in WORDS), "▁", *characters]
         return transformers.DebertaV2Tokenizer(vocab=[(token, -float(i)) for token, i in numbered(names).items()])
     if name == "llama2":

@@ -71,16 +71,6 @@ class Files:
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         return str(path)
 
-    def squad(self, name, *contexts):
-        """Write a file in SQuAD's layout, of (context, [(id, question, [(answer, start), ...]), ...])."""
-
-        def qa(id, question, answers):
-            answers = [{"text": text, "answer_start": start} for text, start in answers]
-            return {"id": id, "question": question, "is_impossible": not answers, "answers": answers}
-
-        paragraphs = [{"context": context, "qas": [qa(*question) for question in qas]} for context, qas in contexts]
-        return self.put(name, {"version": "2.0", "data": [{"title": "T", "paragraphs": paragraphs}]})
-
     def beir(self, folder, train=0, dev=0, test=2, gz="", documents=(), queries=()):
         """Write a BEIR folder in which document d<n> answers query q<n>. The splits take consecutive queries."""
         n = train + dev + test

@@ -84,15 +84,21 @@ def read_folder(folder):
     library = optional_package("transformers")
     options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
     try:
-        before, after = added_tokens(tokenizer)
-        tokenizer.eos_id = [tokenizer.eos_id, *after][-1]
+        whole = engine_of(tokenizer).encode("a")
+        before = whole.ids[: whole.special_tokens_mask.index(0)]  # the ids of what is put before a text
+        if whole.special_tokens_mask[-1]:  # the last of those after a text
+            tokenizer.eos_id = whole.ids[-1]
         model, info = library.AutoModel.from_pretrained(folder, **options)
         tokenizer.vocab_size = len(model.get_input_embeddings().weight)
         model.pooler = nn.Identity()  # see HubEncoder
         weights = model.state_dict()
         if missing := sorted({*info["missing_keys"]} & weights.keys()):
             raise ValueError(f"tensors are missing: {', '.join(missing)}")
-        seq_len = max_positions(model) - len(before)
+        seq_len = model.config.max_position_embeddings - len(before)
+        for name, part in model.named_modules():
+            padding = getattr(part, "padding_idx", None)
+            if name.endswith("position_embeddings") and padding is not None:  # RoBERTa: its positions come after it
+                seq_len -= padding + 1
         state = {
             "step": 0,
             "model": {f"model.{name}": x for name, x in weights.items()},
@@ -116,24 +122,6 @@ def engine_of(tokenizer):
     engine.no_padding()
     engine.no_truncation()
     return engine
-
-
-def added_tokens(tokenizer):
-    """Return the ids that the tokenizer of a model folder puts before a text, and those that it puts after it."""
-    whole = engine_of(tokenizer).encode("a")
-    added = whole.special_tokens_mask
-    start = added.index(0)
-    return whole.ids[:start], whole.ids[start + added.count(0) :]
-
-
-def max_positions(model):
-    """Return the largest number of tokens that a model of transformers has positions for."""
-    size = model.config.max_position_embeddings
-    for name, part in model.named_modules():
-        padding = getattr(part, "padding_idx", None)
-        if name.endswith("position_embeddings") and padding is not None:  # RoBERTa: its first position comes after it
-            size -= padding + 1
-    return size
 
 
 def batch_difference(encoder, tokenizer):

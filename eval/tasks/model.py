@@ -110,12 +110,17 @@ def predict(model, items):
     item, n_outputs) for tc and qa.
     """
     device = model.encoder.device
-    sequences = [item.ids for item in items]
-    batches = batches_of([len(ids) for ids in sequences], BATCH_TOKENS[device.type])
+    batches, room = [], 0  # texts of similar length together
+    for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):
+        room -= len(items[i].ids)
+        if not batches or room < 0:
+            batches.append([])
+            room = BATCH_TOKENS[device.type] - len(items[i].ids)
+        batches[-1].append(i)
     outputs = [None] * len(items)
     model.eval()
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):
-        packed = pack_texts([sequences[i] for i in batch], model.capacity)
+        packed = pack_texts([items[i].ids for i in batch], model.capacity)
         parts = model(**to_device(packed, device)).cpu()
         if not model.pooling:
             parts = parts.split(packed["lengths"].tolist())
@@ -123,15 +128,3 @@ def predict(model, items):
             outputs[i] = part.numpy()
     model.train()
     return outputs
-
-
-def batches_of(lengths, batch_tokens):
-    """Divide texts of these lengths into batches of at most `batch_tokens`, those of similar length together."""
-    batches, size = [], 0
-    for i in np.argsort(-np.array(lengths), kind="stable").tolist():
-        size += lengths[i]
-        if not batches or size > batch_tokens:
-            batches.append([])
-            size = lengths[i]
-        batches[-1].append(i)
-    return batches

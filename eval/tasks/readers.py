@@ -137,7 +137,11 @@ def rows(path, columns, counts=None):
     kind = format_of(Path(path))
     if kind not in TABLES:
         raise DataError(f"{path}: a table is a .tsv, .txt, .csv or .jsonl file (each also .gz or .zst); {OTHER_FORM}")
-    for location, row in json_rows(path) if kind == ".jsonl" else delimited_rows(path, columns, counts):
+    if kind == ".jsonl":
+        table = ((location, json_object(text, location)) for location, text in lines(path) if text.strip())
+    else:
+        table = delimited_rows(path, columns, counts)
+    for location, row in table:
         first = first or row
         for column, expected in columns.items():
             if column not in first:
@@ -156,8 +160,9 @@ def delimited_rows(path, columns, counts):
     else:
         table = ((location, text.split("\t")) for location, text in lines(path))
     first, fields = next(table, (path, []))
-    header, numbers = [*map(str.strip, fields)], [*map(str, range(len(fields)))]
-    if {*columns} <= {*numbers} and not {*columns} <= {*header}:  # there is no header: the first line is a row
+    header = [name.strip() for name in fields]
+    numbers = [str(i) for i in range(len(fields))]
+    if columns.keys() <= {*numbers} and not columns.keys() <= {*header}:  # there is no header: the first line is a row
         table = chain([(first, fields)], table)
         header = numbers
     if len({*header}) < len(header):
@@ -185,13 +190,6 @@ def csv_fields(path, **dialect):
             number = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-
-
-def json_rows(path):
-    """Yield (location, object) for each line of JSON."""
-    for location, text in lines(path):
-        if text.strip():
-            yield location, json_object(text, location)
 
 
 # ----------------------------------------------------------------------------
@@ -228,15 +226,16 @@ def read_texts(path, task, counts):
     columns = task.columns or ("text",)
     label = task.label.strip() or "label"
     unlabeled = []
-    form = task.form or "\n".join(["{}"] * len(columns))
-    if form.count("{}") != len(columns):
+    before, *after = (task.form or "\n".join(["{}"] * len(columns))).split("{}")
+    if len(after) != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
         if row[label] in (None, "", " "):
             unlabeled.append(int(location.split()[-1]))
             continue
-        rest = iter(columns)
-        text = re.sub(r"\{\}", lambda _: row[next(rest)], form)
+        text = before
+        for column, between in zip(columns, after):
+            text += row[column] + between
         yield Text(text, read_label(row[label], task, location))
     if unlabeled:
         way_out = 'label or delete these rows; to predict for them, see docs/finetuning.md, "Predictions"'
@@ -269,11 +268,11 @@ def read_sentences(path, task, counts):
         raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
     word, tag = map(int, columns)
     least = max(2, word + 1, -word, tag + 1, -tag)
-    sentences = [([], [])]  # words and tags of each; the last one is being read
+    sentences = [Sentence([], [])]  # the last one is being read
     for location, line in lines(path):
         words, tags = sentences[-1]
         if line.split()[:1] in ([], ["-DOCSTART-"]):
-            sentences.append(([], []))
+            sentences.append(Sentence([], []))
         elif words or not COMMENT.match(line):
             fields = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
             if len(fields) < least:

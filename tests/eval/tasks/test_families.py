@@ -2,163 +2,39 @@
 
 import json
 import random
-from math import log2
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from task_helpers import TOKENIZER, family, logits, score, settings
 from torch.nn.functional import cross_entropy, normalize
 
 import checkpoint
 import configurator
 from eval.tasks import metrics
-from eval.tasks.families import Item, nearest_documents, subsample
+from eval.tasks.families import nearest_documents, subsample
 from eval.tasks.readers import Pair, Query, Question, Sentence, Text
 from eval.tasks.result import build, prediction_lines
 from eval.tasks.retriever import STUDY
-from eval.tasks.splits import Dataset, hold_out, SPLIT_SEED, VALIDATION_FRACTION
+from eval.tasks.splits import SPLIT_SEED, VALIDATION_FRACTION, Dataset, hold_out
 from helpers import ROOT
 from model import ModelConfig, Transformer
-from task_helpers import family, logits, score, settings, TOKENIZER
 
 
-def test_all_tokens_of_a_word_have_its_tag():
-    words = ["Müller's", "3,141.5", "U.S.", ",", "don't", "(x)", "日本", "a--b", "#", "🙂"]
-    tags = [f"B-{i}" for i in range(len(words))]
-    (item,) = family("tc", labels=["O", *tags]).items(Sentence(words, tags), "train")
-    assert item.ids == [*TOKENIZER.encode(" " + " ".join(words)), TOKENIZER.eos_id]  # a space before each word
-    assert item.target[-1] == -1 and len(item.target) == len(item.ids)
-    for i, word in enumerate(words):
-        assert TOKENIZER.decode(np.array(item.ids[:-1])[item.extra == i]).strip() == word
-        assert set(item.target[:-1][item.extra == i]) == {1 + i}
+def lines_of(task, forward, examples, split="test"):
+    """Return the lines of predictions.jsonl."""
+    return [*map(json.loads, prediction_lines(task.predict(forward, examples, split), examples))]
 
 
-def test_a_class_is_given_with_its_probability():
-    sc, texts = family("sc", labels=["bad", "good"]), [Text("x", "good"), Text("y", "bad")]
-    answers = sc.predict(lambda items: [np.array([0, 1.0]), np.array([0, 0.5])], texts, "test")
-    lines = [*map(json.loads, prediction_lines(answers, texts))]
-    assert [(x["id"], x["gold"], x["predicted"]) for x in lines] == [(1, "good", "good"), (2, "bad", "good")]
-    assert [x["score"] for x in lines] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-0.5))], abs=1e-6)
-    assert metrics.score(sc.metrics(answers, texts)["accuracy"]) == 50
-
-
-def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
-    train = [Text("a", 100.0), Text("b", 300.0)]
-    sc = family("sc", train=train)
-    items = [item for example in train for item in sc.items(example, "train")]
-    model = torch.nn.Module()
-    model.head = torch.nn.Sequential(torch.nn.Linear(1, 1))
-    output = torch.tensor([[-1.0], [1.0]])  # the two numbers in units of their standard deviation, 100
-    assert sc.n_outputs == 1 and sc.loss(output, items) == 0 and sc.loss(output + 2, items) == 4
-    with torch.no_grad():
-        before = model.head(output)
-        sc.finish(model)
-        torch.testing.assert_close(model.head(output), 100 * before + 200)
-
-
-CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away – says Ana 🙂 Lima."
-
-
-@pytest.mark.parametrize(
-    "context, answer",
-    [*((CONTEXT, answer) for answer in ("The", "Müllheim", "3,500 km", "Ana 🙂", "Lima")), ("日本 is x.", "日本")],
-)
-def test_answers_survive_the_way_to_tokens_and_back(context, answer):
-    qa = family("qa")
-    question = Question("1", "What?", context, [(answer, context.index(answer))])
-    (item,) = qa.items(question, "test")
-    predicted = TOKENIZER.decode([i for i, t in zip(item.ids, item.target) if t == 1]).strip()
-    assert answer in predicted and len(predicted) <= len(answer) + 1  # a token may carry a comma behind it
-    found = score(qa, lambda items: [logits(20.0 * item.target - 10) for item in items], [question], None)
-    assert found["exact_match"] == 100 and found["token_set_f1"] == 100
-    answers = qa.predict(lambda items: [logits(20.0 * item.target - 10)], [question], "new")
-    (line,) = map(json.loads, prediction_lines(answers, [question]))
-    best = 10 * (item.target == 1).sum() - qa.threshold * (item.target == 1).sum()
-    assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("1", [answer], True, best)
-
-
-def test_no_answer_is_possible_only_if_training_had_such_questions():
-    asked = [Question("1", "What?", "One two three.", [("two", 4)]), Question("2", "Why?", "One two three.", [])]
-    for train, right in ((asked, 50), (asked[:1], 0)):
-        qa = family("qa", train=train)
-        qa.thresholds = [0.0]
-        found = score(qa, lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], asked, None)
-        assert found["exact_match"] == right
-    assert qa.best_span(np.array([]), None, "", 0.0) == ("", 0)  # without tokens, if a tokenizer drops spaces
-
-
-def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
-    question = Question("1", "What?", "alpha beta gamma delta.", [("beta gamma", 6)])
-    qa = family("qa")
-
-    def forward(items):  # the right tokens stand out, but no token is more likely inside than outside
-        return [logits(4.0 * (item.target == 1) - 5) for item in items]
-
-    splits = "test", "validation", "test"
-    assert [score(qa, forward, [question], split)["exact_match"] for split in splits] == [0, 100, 100]
-
-
-@pytest.mark.parametrize("memory", [1, 700, 10**6])
-def test_the_nearest_documents_do_not_depend_on_the_memory(memory):
-    rng = np.random.default_rng(0)
-    queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
-    best = np.argsort(-(queries @ documents.T), axis=1)[:, :101]
-    found = nearest_documents(queries, documents, range(300), slice(None), memory=memory)
-    assert [list(run) for run in found] == best.tolist()
-
-
-def test_a_text_without_tokens_can_be_embedded():
-    ir = family("ir")
-    ir.protocol = STUDY._replace(own=True)
-    ir.engine = SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[]), enable_truncation=abs)
-    assert ir.item("", "").ids == [TOKENIZER.eos_id]
-
-
-def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
-    corpora = {"a": {"d1": "red", "d2": "green", "d3": "blue", "d4": "red too"}}
-    corpora["b"] = {"d2": "green", "d1": "red", "d3": "blue"}
-    queries = [Query("q1", "red", {"d1": 1}, "a"), Query("q2", "green", {"d2": 1, "d1": 0}, "a")]
-    other = [query._replace(corpus="b", set="s") for query in queries]
-    ir, calls = family("ir", validation=queries, test=queries + other, corpora=corpora), []
-    vectors = {"red": [1, 0, 0], "red too": [1, 0.01, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}
-
-    def predict(items):
-        texts = [TOKENIZER.decode(item.ids[:-1]) for item in items]
-        calls.append(len(texts))
-        return [np.array([1, 0.02, 0] if t == "Query: red" else vectors[t.partition(": ")[2]], "f") for t in texts]
-
-    found = score(ir, predict, queries, "validation")
-    assert found["mrr@10"] == 75  # d4 comes before d1 for q1
-    assert found["ndcg@10_judged"] == 100  # but nobody judged d4
-    score(ir, predict, queries + other, "test")
-    assert calls == [4, 2, 2, 3, 2]  # each corpus is embedded once for all splits
-    lines = [*map(json.loads, prediction_lines(ir.predict(predict, queries, "test"), queries))]
-    assert [(line["id"], line["gold"], line["predicted"][:2]) for line in lines] == [
-        ("q1", {"d1": 1}, ["d4", "d1"]),
-        ("q2", {"d2": 1, "d1": 0}, ["d2", "d4"]),
-    ]
-    assert all(line["score"] == sorted(line["score"], reverse=True) and len(line["score"]) == 4 for line in lines)
-    calls.clear()
-    score(ir, predict, queries, None)
-    score(ir, predict, queries, None)
-    assert calls == [2, 2, 2, 2]  # in the validations during training, the judged documents, each time
-    ir.dataset.main["field"] = []
-    assert [*score(ir, predict, queries + other, "test")] == ["ndcg@10_judged", "s/ndcg@10_judged"]
-    assert json.loads(next(prediction_lines(ir.predict(predict, other, "test"), other)))["id"] == "s/q1"
-
-
-def test_a_subsample_is_spread_evenly():
-    assert subsample([*range(10)], 4) == [0, 2, 5, 7] and subsample([1, 2], 3) == [1, 2]
-    queries = [Query(f"q{i}", "?", {}, "c", name) for name in "ab" for i in range(4)]
-    assert [(query.set, query.id) for query in subsample(queries, 2)] == [(s, q) for s in "ab" for q in ("q0", "q2")]
+def noise(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def test_the_settings_of_the_protocol():
     finetune, _ = configurator.read_script(ROOT / "finetune.py")
     expected = dict(max_steps=1000, epochs=1, batch_size=32, warmup_fraction=0.1, max_len=round(0.99 * 2048))
-    expected |= dict(beta1=0.9, beta2=0.95, eps=1e-5, weight_decay=0.1, dropout=0.1, temperature=0.05)
-    expected |= dict(causal=False)
+    expected |= dict(beta1=0.9, beta2=0.95, eps=1e-5, weight_decay=0.1, dropout=0.1, temperature=0.05, causal=False)
     assert finetune | expected == finetune
     study, _ = configurator.read_script(ROOT / "eval/study/__main__.py")
     assert study["rates"] == (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
@@ -193,33 +69,117 @@ def test_a_text_is_on_one_side_of_the_validation_split():
     assert list(dict.fromkeys(text.key for text in held)) == pinned
 
 
+def test_a_subsample_is_spread_evenly():
+    assert subsample([*range(10)], 4) == [0, 2, 5, 7] and subsample([1, 2], 3) == [1, 2]
+    queries = [Query(f"q{i}", "?", {}, "c", name) for name in "ab" for i in range(4)]
+    assert [(query.set, query.id) for query in subsample(queries, 2)] == [(s, q) for s in "ab" for q in ("q0", "q2")]
+
+
+# Sequence classification
+
+
+def test_a_class_is_given_with_its_probability():
+    sc, texts = family("sc", labels=["bad", "good"]), [Text("x", "good"), Text("y", "bad")]
+    lines = lines_of(sc, lambda items: [np.array([0, 1.0]), np.array([0, 0.5])], texts)
+    assert [(x["id"], x["gold"], x["predicted"]) for x in lines] == [(1, "good", "good"), (2, "bad", "good")]
+    assert [x["score"] for x in lines] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-0.5))], abs=1e-6)
+
+
+def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
+    train = [Text("a", 100.0), Text("b", 300.0)]
+    sc = family("sc", train=train)
+    items = [item for example in train for item in sc.items(example, "train")]
+    model = torch.nn.Module()
+    model.head = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    output = torch.tensor([[-1.0], [1.0]])  # the two numbers in units of their standard deviation, 100
+    assert sc.n_outputs == 1 and sc.loss(output, items) == 0 and sc.loss(output + 2, items) == 4
+    with torch.no_grad():
+        before = model.head(output)
+        sc.finish(model)
+        torch.testing.assert_close(model.head(output), 100 * before + 200)
+
+
+# Token classification
+
+
+def test_all_tokens_of_a_word_have_its_tag():
+    words = ["Müller's", "3,141.5", "U.S.", ",", "don't", "(x)", "日本", "a--b", "#", "🙂"]
+    tags = [f"B-{i}" for i in range(len(words))]
+    (item,) = family("tc", labels=["O", *tags]).items(Sentence(words, tags), "train")
+    assert item.ids == [*TOKENIZER.encode(" " + " ".join(words)), TOKENIZER.eos_id]  # a space before each word
+    assert item.target[-1] == -1 and len(item.target) == len(item.ids)
+    for i, word in enumerate(words):
+        assert TOKENIZER.decode(np.array(item.ids[:-1])[item.extra == i]).strip() == word
+        assert set(item.target[:-1][item.extra == i]) == {1 + i}
+
+
 def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     """The second half is declared; the paper does not score them."""
-    tc = family("tc", max_len=8, labels=["O", "B-X", "B-Y"])
+    tc = family("tc", max_len=8, labels=["B-Z", "O", "B-X", "B-Y"])
     sentence = Sentence(["extraordinarily", "cat", *["horse"] * 9], ["B-X", "B-Y", *["B-X"] * 9])
     (item,) = tc.items(sentence, "test")
-    assert len(item.ids) == 8
-    n = (item.extra == 0).sum()
-    assert n >= 3, "the word must have several tokens for this test"
-    output = np.zeros((8, 3))
-    output[:n, 1], output[0, 2], output[n:, 2] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    answers = tc.answers([output], [item], [sentence])
-    kept = item.extra.max() + 1
+    n, kept = (item.extra == 0).sum(), item.extra.max() + 1
+    assert len(item.ids) == 8 and n >= 3, "the word must have several tokens for this test"
+    output = np.zeros((8, 4))
+    output[:n, 2], output[0, 3], output[n:, 3] = 1, 2, 3  # X wins the first word by n - 1 to 1
     predicted = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)
-    found = tc.metrics(answers, [sentence])["entity_f1"]
-    assert found.tolist() == metrics.entity_f1([predicted], [sentence.tags]).tolist()
     e = np.exp(1)
-    of_x = [e / (e + 1 + np.exp(2)), *[e / (e + 2)] * (n - 1)]  # on each token of the first word
-    score = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 2)] * (kept - 1) + [0] * (11 - kept)
-    (line,) = map(json.loads, prediction_lines(answers, [sentence]))
-    assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": pytest.approx(score, abs=1e-6)}
-    tie = np.array([[0, 0, 1.0], [0, 1, 0], [0, 0, 0]])  # a word of two tokens, and eos: the lowest class
-    (answer,) = tc.answers([tie], [Item([1, 2, 0], None, np.array([0, 0]))], [Sentence(["x"], ["O"])])
-    assert answer.predicted == ["B-X"]
+    of_x = [e / (e + 2 + np.exp(2)), *[e / (e + 3)] * (n - 1)]  # on each token of the first word
+    probability = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 3)] * (kept - 1) + [0] * (11 - kept)
+    (line,) = lines_of(tc, lambda items: [output], [sentence])
+    expected = pytest.approx(probability, abs=1e-6)
+    assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": expected}
+    found = score(tc, lambda items: [output], [sentence], "test")["entity_f1"]
+    assert found == metrics.score(metrics.entity_f1([predicted], [sentence.tags]))
+    two = next(word for word in ("Lima", "Rome", "ab", "xy", "qz") if len(TOKENIZER.encode(" " + word)) == 2)
+    tie = np.array([[0, 0, 0, 1.0], [0, 0, 1, 0], [0, 0, 0, 0]])  # a word of two tokens, and eos: the lowest class
+    assert lines_of(tc, lambda items: [tie], [Sentence([two], ["O"])])[0]["predicted"] == ["B-X"]
 
 
+# Question answering
+
+CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away – says Ana 🙂 Lima."
 QUESTION = Question("q", "Where is it?", "It is in Rome.", [("Rome", 9), ("in Rome", 6)])
 PROMPT = TOKENIZER.encode("Question: Where is it?\nContext: ")
+
+
+@pytest.mark.parametrize(
+    "context, answer",
+    [*((CONTEXT, answer) for answer in ("The", "Müllheim", "3,500 km", "Ana 🙂", "Lima")), ("日本 is x.", "日本")],
+)
+def test_answers_survive_the_way_to_tokens_and_back(context, answer):
+    qa = family("qa")
+    question = Question("1", "What?", context, [(answer, context.index(answer))])
+    (item,) = qa.items(question, "test")
+    predicted = TOKENIZER.decode([i for i, t in zip(item.ids, item.target) if t == 1]).strip()
+    assert answer in predicted and len(predicted) <= len(answer) + 1  # a token may carry a comma behind it
+    found = score(qa, lambda items: [logits(20.0 * item.target - 10) for item in items], [question], None)
+    assert found["exact_match"] == 100 and found["token_set_f1"] == 100
+    (line,) = lines_of(qa, lambda items: [logits(20.0 * item.target - 10)], [question], "new")
+    best = (10 - qa.threshold) * (item.target == 1).sum()
+    assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("1", [answer], True, best)
+
+
+def test_no_answer_is_possible_only_if_training_had_such_questions():
+    asked = [Question("1", "What?", "One two three.", [("two", 4)]), Question("2", "Why?", "One two three.", [])]
+    for train, right in ((asked, 50), (asked[:1], 0)):
+        qa = family("qa", train=train)
+        qa.thresholds = [0.0]
+        found = score(qa, lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], asked, None)
+        assert found["exact_match"] == right
+    assert qa.best_span(np.array([]), None, "", 0.0) == ("", 0)  # without tokens, if a tokenizer drops spaces
+
+
+def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
+    question = Question("1", "What?", "alpha beta gamma delta.", [("beta gamma", 6)])
+    qa = family("qa")
+
+    def forward(items):  # the right tokens stand out, but no token is more likely inside than outside
+        return [logits(4.0 * (item.target == 1) - 5) for item in items]
+
+    splits = "test", "validation", "test"
+    assert [score(qa, forward, [question], split)["exact_match"] for split in splits] == [0, 100, 100]
+    assert qa.threshold == -1.5  # the highest of those that are right, from -5 to -1 without these two
 
 
 def test_the_question_and_eos_are_learned_as_not_in_the_answer():
@@ -229,7 +189,7 @@ def test_the_question_and_eos_are_learned_as_not_in_the_answer():
     assert item.ids == [*PROMPT, *TOKENIZER.encode(QUESTION.context), TOKENIZER.eos_id]
     in_answer = [int(i in TOKENIZER.encode(" Rome")) for i in item.ids]
     assert item.target.tolist() == in_answer and sum(in_answer) > 0
-    output = torch.randn(len(item.ids), 2, generator=torch.Generator().manual_seed(0))
+    output = noise(len(item.ids), 2)
     torch.testing.assert_close(qa.loss(output, [item]), cross_entropy(output, torch.tensor(in_answer)))
 
 
@@ -240,8 +200,7 @@ def test_f1_is_of_token_positions_in_the_whole_text_and_the_first_answer():
     n, odds = item.target.sum(), 20.0 * item.target - 10
     odds[[3, -1]] = 10  # a token of the question, and eos
     found = score(qa, lambda items: [logits(odds)], [QUESTION], "test")
-    assert found["token_set_f1"] == pytest.approx(100 * 2 * n / (n + 2 + n))
-    assert found["exact_match"] == 100
+    assert found["token_set_f1"] == pytest.approx(100 * 2 * n / (n + 2 + n)) and found["exact_match"] == 100
     nothing = score(qa, lambda items: [logits(-np.ones(len(item.ids)))], [QUESTION._replace(answers=[])], "test")
     assert nothing["token_set_f1"] == 100  # the floor of SQuAD v2
 
@@ -273,6 +232,68 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     assert np.abs(odds[len(PROMPT) : -1] - best).max() <= 1
 
 
+# Retrieval
+
+
+@pytest.mark.parametrize("memory", [1, 700, 10**6])
+def test_the_nearest_documents_do_not_depend_on_the_memory(memory):
+    rng = np.random.default_rng(0)
+    queries, documents = rng.normal(size=(5, 8)).astype("f"), rng.normal(size=(300, 8)).astype("f")
+    best = np.argsort(-(queries @ documents.T), axis=1)[:, :101]
+    found = nearest_documents(queries, documents, range(300), slice(None), memory=memory)
+    assert [list(run) for run in found] == best.tolist()
+
+
+def test_a_text_without_tokens_can_be_embedded():
+    ir = family("ir")
+    ir.protocol = STUDY._replace(own=True)
+    ir.engine = SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[]), enable_truncation=abs)
+    assert ir.item("", "").ids == [TOKENIZER.eos_id]
+
+
+def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
+    corpora = {"a": {"d1": "red", "d2": "green", "d3": "blue", "d4": "red too"}}
+    corpora["b"] = {"d2": "green", "d1": "red", "d3": "blue"}
+    queries = [Query("q1", "red", {"d1": 1}, "a"), Query("q2", "green", {"d2": 1, "d1": 0}, "a")]
+    other = [query._replace(corpus="b", set="s") for query in queries]
+    ir, calls = family("ir", validation=queries, test=queries + other, corpora=corpora), []
+    vectors = {"red": [1, 0, 0], "red too": [1, 0.01, 0], "green": [0, 1, 0], "blue": [0, 0, 1]}
+
+    def predict(items):
+        texts = [TOKENIZER.decode(item.ids[:-1]) for item in items]
+        calls.append(len(texts))
+        return [np.array([1, 0.02, 0] if t == "Query: red" else vectors[t.partition(": ")[2]], "f") for t in texts]
+
+    found = score(ir, predict, queries, "validation")
+    assert found["mrr@10"] == 75 and found["ndcg@10_judged"] == 100  # d4, which nobody judged, is before d1 for q1
+    score(ir, predict, queries + other, "test")
+    assert calls == [4, 2, 2, 3, 2]  # each corpus is embedded once for all splits
+    lines = lines_of(ir, predict, queries)
+    assert [(line["id"], line["gold"]) for line in lines] == [("q1", {"d1": 1}), ("q2", {"d2": 1, "d1": 0})]
+    assert [line["predicted"][:2] for line in lines] == [["d4", "d1"], ["d2", "d4"]]
+    assert all(line["score"] == sorted(line["score"], reverse=True) and len(line["score"]) == 4 for line in lines)
+    calls.clear()
+    for _ in range(2):
+        score(ir, predict, queries, None)
+    assert calls == [2, 2, 2, 2]  # in the validations during training, the judged documents, each time
+    ir.dataset.main["field"] = []
+    assert [*score(ir, predict, queries + other, "test")] == ["ndcg@10_judged", "s/ndcg@10_judged"]
+    assert lines_of(ir, predict, other)[0]["id"] == "s/q1"
+
+
+def test_a_second_copy_of_a_document_is_no_negative():
+    """Declared; in the paper it is one."""
+    ir = family("ir")
+    items = [item for q, d in (("a", "x"), ("b", "x"), ("c", "y")) for item in ir.items(Pair(q, d), "train")]
+    output = normalize(noise(6, 8), dim=-1)  # as the model gives it
+    scores = output[0::2] @ output[1::2].T / 0.05
+    scores[0, 1] = scores[1, 0] = -torch.inf
+    torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
+
+
+# What is cut is counted
+
+
 def the(n):
     return " ".join(["the"] * n)  # n tokens
 
@@ -289,10 +310,10 @@ def test_what_is_longer_than_the_length_is_counted_in_each_split(name):
     example, fits = LENGTHS[name]
     short, long = example(fits), example(fits + 1)
     task = family(name, train=[short, long], validation=[long, short, long], test=[short], labels=["a", "O"])
-    assert len(task.items(short, "test")) == 1 and len(task.items(short, "test")[0].ids) == 64
+    assert [len(item.ids) for item in task.items(short, "test")] == [64]
     task.count_too_long()
-    assert [*task.dataset.counts.values()] == [1, 2, 0] and task.max_len == 64
-    assert [rule.partition(":")[0] for rule in task.dataset.counts] == ["train", "validation", "test"]
+    counts = {rule.partition(":")[0]: n for rule, n in task.dataset.counts.items()}
+    assert counts == {"train": 1, "validation": 2, "test": 0} and task.max_len == 64
 
 
 @pytest.mark.parametrize("prompts", [("Query: ", "Document: "), ("", "")])
@@ -307,25 +328,3 @@ def test_queries_and_documents_that_are_longer_than_the_length_are_counted(promp
     ir.count_too_long()
     expected = {"train": 3, "validation": 2, "test": 0, "corpus of c": 2}
     assert ir.dataset.counts == {f"{part}: texts cut to 64 tokens": n for part, n in expected.items()}
-
-
-def test_a_second_copy_of_a_document_is_no_negative():
-    """Declared; in the paper it is one."""
-    ir = family("ir")
-    items = [item for q, d in (("a", "x"), ("b", "x"), ("c", "y")) for item in ir.items(Pair(q, d), "train")]
-    output = normalize(torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), dim=-1)  # as the model gives it
-    scores = output[0::2] @ output[1::2].T / 0.05
-    scores[0, 1] = scores[1, 0] = -torch.inf
-    torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
-
-
-@pytest.mark.parametrize("run, expected", [
-    ({"a": 2, "x": 1}, 1),  # the documents that were not retrieved cost nothing
-    ({"y": 2, "x": 1}, 0),
-    ({"x": 20, "a": 19, **{f"y{i}": i for i in range(2, 10)}, "b": 1}, 1 / log2(3)),  # b is the eleventh
-    ({"a": 3, "b": 2, "c": 1}, 1),  # whatever the order of the grades
-    ({"a": 3, "zero": 2, "c": 1}, (1 + 1 / log2(4)) / (1 + 1 / log2(3))),
-])  # fmt: skip
-def test_ndcg_has_binary_gains_and_the_ideal_of_the_retrieved_ten(run, expected):
-    grades = {"a": 1, "b": 3, "c": 2, "zero": 0, "y": -1}
-    assert metrics.score(metrics.ndcg_retrieved([run], [grades])) == pytest.approx(100 * expected)

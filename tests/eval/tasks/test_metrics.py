@@ -1,6 +1,7 @@
 """Every metric against values derived by hand, and against an independent implementation where one is installed."""
 
 import random
+from math import log2
 
 import numpy as np
 import pytest
@@ -140,3 +141,15 @@ def test_retrieval_equals_trec_eval(levels):
         first = expected[query]["recip_rank"]
         reference = expected[query]["ndcg_cut_10"], first if first > 1 / 10.5 else 0, expected[query]["recall_100"]
         assert (ndcg, mrr, recall) == pytest.approx(reference, abs=1e-9)
+
+
+@pytest.mark.parametrize("run, expected", [
+    ({"a": 2, "x": 1}, 1),  # the documents that were not retrieved cost nothing
+    ({"y": 2, "x": 1}, 0),
+    ({"x": 20, "a": 19, **{f"y{i}": i for i in range(2, 10)}, "b": 1}, 1 / log2(3)),  # b is the eleventh
+    ({"a": 3, "b": 2, "c": 1}, 1),  # whatever the order of the grades
+    ({"a": 3, "zero": 2, "c": 1}, (1 + 1 / log2(4)) / (1 + 1 / log2(3))),
+])  # fmt: skip
+def test_the_papers_ndcg_has_binary_gains_and_the_ideal_of_the_retrieved_ten(run, expected):
+    grades = {"a": 1, "b": 3, "c": 2, "zero": 0, "y": -1}
+    assert metrics.score(metrics.ndcg_retrieved([run], [grades])) == pytest.approx(100 * expected)

@@ -1,8 +1,10 @@
 """Each file format, and each fault in a file."""
 
+import configparser
 import gzip
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -72,7 +74,7 @@ READS = {  # {reader: (name, content, fields of the Task, examples)}
         ("x", "a b\tO\n\xa0\tB-X\tme\n", dict(label="1"), [Sentence(["a b", "\xa0"], ["O", "B-X"])]),
         # A number sign may be a word or begin a comment.
         ("x", "# text = # a\n# newdoc\n#\tO\na\tO\n", {}, sentences(("# a", "O O"))),
-        ("x", "# O\n1 O\n\n#tag O\n", {}, sentences(("# 1", "O O"), ("#tag", "O"))),
+        ("x", "# O\n1 O\n# newpar O\n\n#tag O\n", {}, sentences(("# 1 #", "O O O"), ("#tag", "O"))),
         ("x", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n", {}, sentences(("1 2", "O O"), ("4 5", "O O"), ("c", "O"))),
     ],
     read_questions: [("a.jsonl", ASKED, {}, WITH_ANSWERS)],
@@ -118,7 +120,7 @@ def columns_of(answers):
 
 
 QUESTIONS = [
-    ("right", "?", [("Rome", 9)]),
+    ("right", "?", [("Rome", 9)] * 2),
     ("other", "?", [("Rome", 11)]),
     ("far", "?", [("Rome", -1)]),
     ("two", "?", [("Rome", 0), ("oh", 6), ("oh", 6)]),
@@ -133,7 +135,7 @@ def test_answers_outside_their_context(files):
     path = files.put("a.jsonl", rows)
     test, _ = read(read_questions, path)
     train = to_train_on(test, counts := Counter())
-    answers = {"right": [("Rome", 9)], "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
+    answers = {"right": [("Rome", 9)] * 2, "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
     answers["two"] = [("Rome", 0), ("oh", 6), ("oh", 6)]
     assert {question.id: question.answers for question in train} == answers
     several = "questions with several answers, of which the first is learned"
@@ -147,6 +149,7 @@ MOVED = [  # an answer in PAIR and what a file may say of its start, and where i
     *(("ローマ", start, 3) for start in (3, 2, 4, 0, -1, 9)),  # 9 bytes of UTF-8
     *(("ローマ", start, 19) for start in (19, 18, 20, 28, 66, 10**6)),  # 28 units of UTF-16; 66 bytes
     *(("Rom", start, 37) for start in (37, 36, 38, 46, 93)),
+    *(("Rom", start, 24) for start in (79, -3)),  # 79 bytes, but nearer to 37 than to 24
     *((answer, 3, -1) for answer in ("Roma", "Rom ,", "Zu\u0308rich")),  # another form of Unicode, too
 ]
 
@@ -159,69 +162,30 @@ def test_an_answer_is_moved_to_the_nearest_place_that_has_it_and_counted(answer,
     assert counts == ({} if start == place else {rule: 1})
 
 
-def question(text, start):
-    return {"question": "?", "context": "x", "answers": {"text": text, "answer_start": start}}
-
-
-HEADER = "query-id\tcorpus-id\tscore\n"
-FAULTS = {  # {reader: (name, content, what the message says after the path, maybe fields of the Task)}
-    read_texts: [
-        ("a.csv", "sentence,label \nx,1\n", r"line 1: no column 'text'; .* \['sentence', 'label'\].*--columns"),
-        ("a.csv", "a film,1\nb,0\n", "line 1: .*numbers from 0"),
-        ("a.csv", "text;label\nx;1\n", r"line 1: no column 'text'.*\['text;label'\], divided by commas"),
-        ("a.csv", "text\nx\n", "line 1: no column 'label'"),
-        ("a.csv", "text,label\nx,1\n".encode("utf-16"), "line 1: byte 0xff is not UTF-8"),
-        ("a.jsonl", [{"text": "x", "y": 1}], r"line 1: no column 'label'; .* \['text', 'y'\]"),
-        ("a.tsv", "1\tx\n0\ty\n", "line 1: .*2", dict(columns=("2",), label="0")),
-        ("a.csv", "text,label\nx,1\ny\n", "line 3"),
-        ("a.csv", "text,text ,label\nx,y,1\n", r"line 1: two columns .*\['text', 'text', 'label'\]"),
-        ("a.csv", 'text,label\n"x"y,1\n', "line 2"),
-        ("a.csv", 'text,label\nx,\n"a\nb",1\n"a\nb", \n', r"no 'label' in lines \[2, 5\]: label or delete"),
-        ("a.jsonl", [{"text": "x", "label": y} for y in (0, None, False, "")] + [{"text": "x"}], r"lines \[2, 4, 5\]"),
-        *(("a.csv", f"text,label\nx,{y}\n", "line 2", dict(metric="pearson")) for y in ("a", "nan")),
-        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"', "line 2: cannot be read as JSON"),
-        ("a.jsonl", "[1]", "line 1"),
-        *(("a.jsonl", [{"text": "x", "label": label}], "line 1") for label in (["a", "b"], 0.5)),
-        ("a.jsonl", [{"text": 5, "label": 1}], "line 1"),
-        ("a.jsonl", '\n{"text": ' + "[" * 100_000, "line 2: cannot be read as JSON"),
-        ("a.xml", "", ""),
-    ],
-    read_sentences: [
-        ("a.conll", "a O\nb\n", "line 2: 1 columns, expected 2"),
-        ("a.conll", b"a\tO\n\xff\tO\n", "line 2: byte 0xff"),
-        ("a.conll", "a\tO\n\nb\tO\nc\tNOUN\n", "line 4: 'NOUN' is no tag.*docs/finetuning.md"),
-        ("a.conll", "a O\n", "", dict(columns=("word",))),
-        ("a.conll", "1 a O\n2 b O\n\n1 c O\n", "the words are 1, .*--columns=0 --label=2", dict(label="2")),
-    ],
-    read_questions: [
-        ("a.json", {"data": []}, "a table is .*docs/finetuning.md"),
-        ("a.jsonl", [{"context": "x", "answers": {}}], "line 1: no column 'question'"),
-        *(("a.jsonl", [question(["x"], start)], "line 1") for start in ([None], [], [float("inf")], 5)),
-    ],
-    read_pairs: [
-        ("a.tsv", "q\td\nwho\tme\n", "line 1: .*'query'.*'q', 'd'"),
-        ("a.xml", "", "a table is .*docs/finetuning.md"),
-    ],
-    lambda path, _, counts: read_texts_by_id(path, counts, "{} {}"): [
-        ("a.jsonl", [{"docid": 1, "text": "x"}], "line 1: no column '_id'.*docs/finetuning.md"),
-        ("a.jsonl", [{"_id": None, "text": "x"}], r"line 1: _id is None, expected str \| int"),
-        ("a.jsonl", [{"_id": 1, "text": None}], "line 1: text is None"),
-        ("a.jsonl", "", ": there are no texts"),
-    ],
-    lambda path, _, counts: read_qrels(path, "test", counts): [
-        ("a.tsv", HEADER + "q3\td3\tyes\n", "line 2: .*'yes'.*docs/finetuning.md"),
-        ("a.tsv", HEADER + "q3\td3\t1\nq3\td3\t0.5\n", "line 3: .*a whole number.*'0.5'"),
-        ("a.tsv", HEADER + "q3 d3 1\n", "line 2"),
-        ("a.tsv", HEADER + "q3\t0\td3\t1\n", "line 2: expected query-id, corpus-id"),  # in TREC's form
-    ],
+FOLDER = Path(__file__).with_name("faults")  # of files that cannot be read
+FAULTS = configparser.ConfigParser(interpolation=None)
+FAULTS.read(FOLDER / "faults.ini")
+FAULTY = {
+    "texts": read_texts,
+    "sentences": read_sentences,
+    "questions": read_questions,
+    "pairs": read_pairs,
+    "documents": lambda path, _, counts: read_texts_by_id(path, counts, "{} {}"),
+    "judgments": lambda path, _, counts: read_qrels(path, "test", counts),
 }
 
 
-@pytest.mark.parametrize("reader, fault", [(reader, fault) for reader, faults in FAULTS.items() for fault in faults])
-def test_a_fault_is_named_with_its_file_and_line(files, reader, fault):
-    name, content, message, fields = (*fault, {})[:4]
-    with pytest.raises(DataError, match=f"{name}.*{message}"):
-        read(reader, files.put(name, content), **fields)
+@pytest.mark.parametrize("file", FAULTS.sections())
+def test_a_fault_is_named_with_its_file_and_line(file):
+    message, fields = FAULTS[file]["message"], {name: FAULTS[file][name] for name in FAULTS[file] if name != "message"}
+    if "columns" in fields:
+        fields["columns"] = tuple(fields["columns"].split(","))
+    with pytest.raises(DataError, match=f"{file}.*{message}"):
+        read(FAULTY[file.partition("/")[0]], str(FOLDER / file), **fields)
+
+
+def test_every_faulty_file_is_tried():
+    assert {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*")} == {*FAULTS.sections()}
 
 
 def test_forms_and_columns_that_do_not_fit(files):
@@ -229,3 +193,5 @@ def test_forms_and_columns_that_do_not_fit(files):
     for form in ("{}", "{} {} {}", "{a} {b}"):
         with pytest.raises(DataError, match="a, b"):
             read(read_texts, table, form=form, columns=("a", "b"))
+    with pytest.raises(DataError, match="b.jsonl, line 2: cannot be read as JSON"):
+        read(read_texts, files.put("b.jsonl", '\n{"text": ' + "[" * 100_000))

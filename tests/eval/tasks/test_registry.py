@@ -131,7 +131,10 @@ def own(files, train, test=TABLE, **fields):
 def test_questions_are_held_out_with_their_context(files):
     answers = {"text": [], "answer_start": []}
     rows = [{"question": "Which?", "context": f"Town {i // 3}.", "answers": answers} for i in range(120)]
-    data = load(family="qa", train=files.put("a.jsonl", rows), test=files.put("b.jsonl", rows))
+    rows.append({"question": "Who?", "context": "It.", "answers": {"text": ["no"], "answer_start": [0]}})
+    path = files.put("a.jsonl", rows)
+    data = load(family="qa", train=path, test=path)
+    assert len(data.test) == 121 and len(data.train + data.validation) == 120  # no answer to learn from
     held = {question.context for question in data.validation}
     assert len(held) == 2 and len(data.validation) == 6 and not held & {question.context for question in data.train}
 
@@ -147,26 +150,25 @@ def test_labels_come_from_training(files):
             own(files, "text,label\n" + rows)
 
 
+TAGS = "a B-PER\nb I-PER\nc O\n"
+
+
 @pytest.mark.parametrize("split", ["validation", "test"])
-@pytest.mark.parametrize("given, unknown", [
-    (["0", "1"], {}),
-    (["0.0", "1.0", "1.0", "1"], {"0.0": 1, "1.0": 2}),
-    (["-1", "true", "False"], {"-1": 1, "true": 1, "False": 1}),
-    ([" 1", "0 ", "l"], {" 1": 1, "0 ": 1, "l": 1}),
+@pytest.mark.parametrize("family, train, given, unknown", [
+    ("sc", TABLE, "x,0\nx,1\n", {}),
+    ("sc", TABLE, "x,0.0\nx,1.0\nx,1.0\nx,1\n", {"0.0": 1, "1.0": 2}),
+    ("sc", TABLE, "x,-1\nx,true\nx,False\n", {"-1": 1, "true": 1, "False": 1}),
+    ("sc", TABLE, "x, 1\nx,0 \nx,l\n", {" 1": 1, "0 ": 1, "l": 1}),
+    ("tc", TAGS, "a I-PER\nb I-PER\n", {}),  # whatever the scheme
+    ("tc", TAGS, "a B-PER\nb E-PER\nc S-PER\n", {}),
+    ("tc", TAGS, "a S-per\n", {"B-per": 1}),
 ])  # fmt: skip
-def test_labels_that_training_does_not_have_are_counted(files, split, given, unknown):
-    paths = dict.fromkeys(SPLITS, files.put("train.csv", TABLE))
-    paths[split] = files.put("other.csv", "text,label\n" + "".join(f"x,{label}\n" for label in given))
-    data = load(family="sc", **paths)
+def test_labels_that_training_does_not_have_are_counted(files, split, family, train, given, unknown):
+    paths = dict.fromkeys(SPLITS, files.put("train.csv", train))
+    paths[split] = files.put("other.csv", "text,label\n" * (family == "sc") + given)
+    data = load(family=family, **paths)
     rules = {f"{split}: labels that training does not have, {unknown}": sum(unknown.values())} if unknown else {}
     assert data.counts == rules and all(f"{rule}: {n}\n" in data.summary() for rule, n in rules.items())
-
-
-def test_tags_that_training_does_not_have_are_counted_whatever_the_scheme(files):
-    train = files.put("train.conll", "a B-PER\nb I-PER\nc O\n")
-    for text, unknown in (("a I-PER\nb I-PER\n", {}), ("a B-PER\nb E-PER\nc S-PER\n", {}), ("a S-per\n", {"B-per": 1})):
-        data = load(family="tc", train=train, validation=train, test=files.put("test.conll", text))
-        assert [*data.counts.values()] == [*unknown.values()] and all(str(unknown) in rule for rule in data.counts)
 
 
 def test_a_task_file_names_your_own_data(files):

@@ -3,8 +3,10 @@
 import csv
 import json
 import random
+import shutil
 from collections import defaultdict
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +68,10 @@ def vector(text):
     return np.array([*map(text.count, "abcd "), text[:1] == " ", text[-1:] == " "], np.float32)
 
 
+def embed(items):
+    return [vector(item.target) for item in items]
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
     pytrec_eval, bm25s = pytest.importorskip("pytrec_eval"), pytest.importorskip("bm25s")
@@ -83,7 +89,7 @@ def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
 
     ir, vectors = FAMILIES["ir"](data, TOKENIZER, 64, 0.05, STUDY), np.array([*map(vector, documents.values())])
     for split in (None, "validation", "test"):
-        found = score(ir, lambda items: [vector(item.target) for item in items], data.test, split)
+        found = score(ir, embed, data.test, split)
     check(found, lambda text: vectors @ vector(text))
 
     options = dict(token_pattern=WORD, stopwords=STOP_WORDS, show_progress=False)
@@ -102,20 +108,8 @@ def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
 
 
 def test_what_is_left_out_is_counted(tmp_path):
-    files = Files(tmp_path)
-    folder = files.beir("b", train=3, dev=2, test=2)
-    documents = [
-        {"_id": id, "text": f" {text} "} for id, text in [("d0", "old"), ("q5", "own"), ("d0", "new"), (7, "seven")]
-    ]
-    files.put("b/corpus.jsonl", documents)
-    files.put(
-        "b/queries.jsonl", [{"_id": f"q{i}", "title": "no part", "text": f" {i}" if i != 6 else None} for i in range(7)]
-    )
-    files.qrels(
-        "b/qrels/train.tsv", ("q0", "d0", 0), ("q0", "d0", "1.0"), ("q1", "gone", 1), ("q2", "7", 2), ("q2", "d0", -1)
-    )
-    files.put("b/qrels/test.tsv", "q4\td0\t1\nq5\t7\t0\nq6\td0\t1\n\nq9\td0\t1\n")
-    data = load(family="ir", corpus=folder)
+    folder = shutil.copytree(Path(__file__).with_name("odd_beir"), tmp_path / "b")
+    data = load(family="ir", corpus=str(folder))
     assert data.train == [Pair(" 0", "new"), Pair(" 2", "seven")]
     assert [(query.id, query.text, query.grades) for query in data.test] == [("q5", " 5", {"7": 0})]
     assert data.corpora == {f"{folder}/corpus.jsonl": {"d0": "new", "q5": "own", "7": "seven"}}
@@ -128,17 +122,21 @@ def test_what_is_left_out_is_counted(tmp_path):
         "queries with the id of a document, which is left out of their results": 1,
     }
     assert all(f"{rule}: {count}" in data.summary() for rule, count in data.counts.items())
+
+
+def test_judgments_without_a_document_or_a_query_are_scored_as_0_or_refused(tmp_path):
+    files, folder = Files(tmp_path), shutil.copytree(Path(__file__).with_name("odd_beir"), tmp_path / "b")
     files.qrels("b/qrels/train.tsv", ("q0", "d0", 0), ("q1", "gone", 1))
     with pytest.raises(DataError, match="train.tsv: no query has a relevant document in the corpus to train on"):
-        load(family="ir", corpus=folder)
+        load(family="ir", corpus=str(folder))
     files.qrels("b/qrels/test.tsv", ("q5", "gone", 1))  # no judged document is in the corpus
-    data = load(family="ir", corpus=folder, zero_shot=True)
+    data = load(family="ir", corpus=str(folder), zero_shot=True)
     ir = FAMILIES["ir"](data, TOKENIZER, 64, 0.05, STUDY)
     for split in (None, "test"):
-        assert {*score(ir, lambda items: [vector(item.target) for item in items], data.test, split).values()} == {0}
+        assert {*score(ir, embed, data.test, split).values()} == {0}
     files.qrels("b/qrels/test.tsv", ("q9", "d0", 1))
     with pytest.raises(DataError, match="test.tsv: there are no judgments in it of queries that queries.jsonl has"):
-        load(family="ir", corpus=folder, zero_shot=True)
+        load(family="ir", corpus=str(folder), zero_shot=True)
 
 
 def test_of_documents_of_equal_score_the_last_ids_are_found_also_at_rank_100():
