@@ -38,13 +38,23 @@ from helpers import TINY, WORDS, flip_bit, metrics, on_changes, run_script, serv
 STEPS = 12
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
 NEVER = 10**9
+TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16 --resume=True"
+TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
+TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
+# Commands, with {} for a case's folder, and the folder or file of what they leave. set_up adds `fresh`, the folder with
+# which a command begins, and `begun`, one in which it has been interrupted (a fine-tuning has none).
+WORK = [
+    SimpleNamespace(script=command.split()[0], command=command)
+    for command in (
+        f"train.py {' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/out",
+        "data.prepare --val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/out",
+        f"finetune.py {TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/out",
+    )
+]
 
 
 class Lost(Exception):
     """Something was lost, or a process did not say what stopped it."""
-
-
-# --- In the child: faults at changes of the disk ---
 
 
 def child(script, args, output, folder, at, size, fault, environment):
@@ -53,30 +63,16 @@ def child(script, args, output, folder, at, size, fault, environment):
     at: the number of the change from which on that happens. size: a write beyond so many bytes of a file fails, too.
     A fault may also be the name of a function, of which call number `at` fails, in the middle of a write.
     """
-    if isinstance(fault, str) and fault != "kill":
-        return child(script, args, output, folder, NEVER, size, errno.EIO, environment | fail_once(fault, at))
     counter = os.open(f"{output}.changes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
-    def fail(number, path):
+    def change(number, path):
         os.pwrite(counter, str(number).encode(), 0)
         if number >= at and fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if number >= at:
+        if number >= at and isinstance(fault, int):
             raise OSError(fault, os.strerror(fault), path)
 
-    on_changes(folder, fail)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL if fault == "kill" else signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    run_script(script, args, environment, output, ROOT)
-
-
-def fail_once(name, at):
-    """Make call number `at` of a function fail. Returns an empty environment."""
-    owner, _, name = name.rpartition(".")
-    owner = pkgutil.resolve_name(owner)
-    plain, calls = getattr(owner, name), itertools.count(1)
-
-    def fail(*args, **options):
+    def call(*args, **options):
         if next(calls) == at:
             if hasattr(args[0], "file"):
                 args[0].file.write(b'{"step": 1')
@@ -84,51 +80,27 @@ def fail_once(name, at):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return plain(*args, **options)
 
-    setattr(owner, name, fail)
-    return {}
+    on_changes(folder, change)
+    if "." in str(fault):
+        owner, name = fault.rsplit(".", 1)
+        owner, calls = pkgutil.resolve_name(owner), itertools.count(1)
+        plain = getattr(owner, name)
+        setattr(owner, name, call)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL if fault == "kill" else signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    run_script(script, args, environment, output, ROOT)
 
 
-# --- What is disturbed ---
-
-
-def trained(folder):
-    state = torch.load(checkpoint.path_of(folder / "run", STEPS), weights_only=True)
-    return {"metrics.jsonl": metrics(folder / "run"), "weights": state["model"], "optimizer": state["optimizer"]}
-
-
-def prepared(folder):
-    return {path.name: path.read_bytes() for path in (folder / "prepared").iterdir()}
-
-
-def tuned(folder):
-    scores = json.loads((folder / "tuned/result.json").read_text())["metrics"]
-    weights = torch.load(folder / "tuned/model.pt", weights_only=True)["model"]
-    return {"result.json": scores, "metrics.jsonl": metrics(folder / "tuned"), "model.pt": weights}
-
-
-TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16 --resume=True"
-PREPARE = "--val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/prepared"
-TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
-TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
-# Commands, with {} for a case's folder, and functions of that folder that return what a command leaves. set_up adds
-# `fresh`, the folder with which it begins, and `begun`, one in which it has been interrupted (a fine-tuning has none).
-WORK = [
-    SimpleNamespace(script=script, command=f"{script} {args}", result=result)
-    for script, args, result in (
-        ("train.py", f"{' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/run", trained),
-        ("data.prepare", PREPARE, prepared),
-        ("finetune.py", f"{TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/tuned", tuned),
-    )
-]
-
-
-def same(a, b):
-    """Whether two results are equal, bit for bit."""
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return a == b if not isinstance(a, (list, tuple)) else len(a) == len(b) and all(map(same, a, b))
+def result_of(work, out):
+    """Return what a command leaves that an undisturbed one gives, too: {name: content}."""
+    if work.script == "data.prepare":
+        return {path.name: path.read_bytes() for path in out.iterdir()}
+    if work.script == "finetune.py":
+        scores = json.loads((out / "result.json").read_text())["metrics"]
+        weights = torch.load(out / "model.pt", weights_only=True)["model"]
+        return {"result.json": scores, "metrics.jsonl": metrics(out), "model.pt": weights}
+    state = torch.load(checkpoint.path_of(out, STEPS), weights_only=True)
+    return {"metrics.jsonl": metrics(out), "weights": state["model"], "optimizer": state["optimizer"]}
 
 
 class Case:
@@ -144,15 +116,14 @@ class Case:
         """Start the command of the work with more arguments and a fault: see `child`. Returns the process."""
         output = Path(tempfile.mkstemp(dir=self.folder.parent)[1])
         script, *args = f"{self.work.command} {more}".replace("{}", str(self.folder)).split()
-        given = script, args, output, self.folder, at, size, fault, environment
-        process = server.Process(target=child, args=given)
+        process = server.Process(target=child, args=(script, args, output, self.folder, at, size, fault, environment))
         process.start()
         process.output = output
         return process
 
-    def wait(self, process, names=".", seconds=120):
+    def wait(self, process, names="."):
         """Check how a process ends, and return what it printed. names: a pattern for what it must name if it stops."""
-        process.join(seconds)
+        process.join(120)
         code, text = process.exitcode, process.output.read_text(errors="replace")
         if self.verbose:
             print(f"--- exit code {code}\n{text}")
@@ -170,16 +141,15 @@ class Case:
     def compare(self, may_differ=""):
         """Raise Lost unless the result is that of an undisturbed process. may_differ: a file's name."""
         try:
-            result, expected = self.work.result(self.folder), self.work.expected
+            result = result_of(self.work, self.folder / "out")
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise Lost(f"no result ({error!r})") from None
-        for name in (expected.keys() | result.keys()) - {may_differ}:
-            if not same(result.get(name), expected.get(name)):
-                raise Lost(f"{name} is not that of an undisturbed process")
-
-
-def remove(path):
-    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        for name in (self.work.expected.keys() | result.keys()) - {may_differ}:
+            try:
+                torch.testing.assert_close(result.get(name), self.work.expected.get(name), rtol=0, atol=0)
+            except (AssertionError, TypeError) as error:
+                if result.get(name) != self.work.expected.get(name):
+                    raise Lost(f"{name} is not that of an undisturbed process: {error}") from None
 
 
 # --- The classes. Each takes a case, its number and a random.Random, and raises Lost ---
@@ -199,10 +169,8 @@ def signals(case, number, rng):
 
 def kills(case, number, rng):
     """A kill at each change of the disk in turn, or inside a write; half of the time another one in the next start."""
-    if number % 2:
-        case.start(size=int(case.work.largest ** rng.random())).join(120)
-    else:
-        case.start(at=number // 2 % case.work.changes + 1).join(120)
+    inside = dict(size=int(case.work.largest ** rng.random()))
+    case.start(**inside if number % 2 else dict(at=number // 2 % case.work.changes + 1)).join(120)
     if rng.random() < 0.5:
         case.start(at=rng.randint(1, case.work.changes)).join(120)
     case.finish()
@@ -211,11 +179,8 @@ def kills(case, number, rng):
 def failing_disk(case, number, rng):
     """From some change on the disk is read-only or fails, or it has no place for a larger file."""
     fault = rng.choice([errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
-    if fault == errno.EFBIG:
-        process = case.start(size=rng.randint(4000, case.work.largest), fault=fault)
-    else:
-        process = case.start(at=rng.choice([1, rng.randint(1, case.work.changes)]), fault=fault)
-    case.wait(process)
+    size, at = rng.randint(4000, case.work.largest), rng.choice([1, rng.randint(1, case.work.changes)])
+    case.wait(case.start(fault=fault, **dict(size=size) if fault == errno.EFBIG else dict(at=at)))
     case.finish()
 
 
@@ -236,8 +201,8 @@ def two_writers(case, number, rng):
 
 ODD = [
     b"", b"{", b"[]\n", b"null\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n",
-    b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n",
-    b'{"step": 1, "phase": [], "loss": "x", "val_clm_loss": null, "val_mlm_loss": {}}\n', b'{"model_type": "llama"}\n',
+    b'{"step": 1e999, "x": ' + b"9" * 5000 + b"}\n", b'{"model_type": "llama"}\n',
+    b'{"step": 1, "phase": [], "loss": "x", "val_clm_loss": null, "val_mlm_loss": {}}\n',
     b'{"settings": 3, "model": [], "metrics": {"test": "x"}, "task": {}, "steps": -1, "lr": "high"}\n',
     os.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere"), lambda path: None,
 ]  # fmt: skip
@@ -265,7 +230,7 @@ def damaged_files(case, number, rng):
     # Nothing was lost: with the file as it was, and without the checkpoints that were made of it, the run goes on.
     for made in [path, *case.folder.rglob("ckpt-*.pt")]:
         if made == path or not (case.template / made.relative_to(case.folder)).exists():
-            remove(made)
+            shutil.rmtree(made) if made.is_dir() and not made.is_symlink() else made.unlink(missing_ok=True)
     shutil.copy2(case.template / path.relative_to(case.folder), path)
     case.finish()
 
@@ -274,17 +239,17 @@ def errors_inside(case, number, rng):
     """An error in a validation, or in one write of the log, of which half a line stays. The run must know its log."""
     fault = rng.choice(["data.validation.evaluate", "run.MetricsLog.write"])
     case.wait(case.start(rng.randint(1, 4 if "evaluate" in fault else STEPS + 1), fault=fault))
-    process = case.start()
-    if "has changed" in case.wait(process):
+    if "has changed" in case.wait(case.start()):
         raise Lost("a log that is right is not trusted")
     case.compare()
 
 
+DIFFERENT = "--lr=1e-4 --seed=3 --micro_batch=2 --optimizer=muon --shard=True --max_steps=11 --data={}/else".split()
+
+
 def unequal_processes(case, number, rng):
     """Two processes of which one has another setting, or other data, must both refuse. Then the run goes on alone."""
-    more = rng.choice(
-        "--lr=1e-4 --seed=3 --micro_batch=2 --optimizer=muon --shard=True --max_steps=11 --data={}/else".split()
-    )
+    more = rng.choice(DIFFERENT)
     shutil.copytree(case.folder / "data", case.folder / "else")
     flip_bit(case.folder / "else/train-00001.bin", rng.randrange(1000))
     with socket.socket() as s:
@@ -295,13 +260,12 @@ def unequal_processes(case, number, rng):
         case.wait(process, "must be equal|has changed")
         if not process.exitcode:
             raise Lost(f"{more} on one process trains")
-    if STEPS in checkpoint.steps(case.folder / "run"):
+    if STEPS in checkpoint.steps(case.folder / "out"):
         raise Lost(f"{more} on one process saves")
-    shutil.rmtree(case.folder / "run", ignore_errors=True)
+    shutil.rmtree(case.folder / "out", ignore_errors=True)
     case.finish()
 
 
-errors_inside.work = unequal_processes.work = WORK[0]
 KINDS = signals, kills, failing_disk, two_writers, damaged_files, errors_inside, unequal_processes
 CLASSES = {kind.__name__.replace("_", " "): kind for kind in KINDS}
 
@@ -309,8 +273,19 @@ CLASSES = {kind.__name__.replace("_", " "): kind for kind in KINDS}
 # --- The campaign ---
 
 
+def undisturbed(work):
+    """Run a work without faults, and return its folder. Sets what a case needs to know about it."""
+    case, started = Case(work, work.fresh), time.monotonic()
+    process = case.start()
+    case.wait(process)
+    work.seconds, work.expected = time.monotonic() - started, result_of(work, case.folder / "out")
+    work.changes = int(Path(f"{process.output}.changes").read_text())
+    work.largest = max(path.stat().st_size for path in case.folder.rglob("*") if path.is_file())
+    return case.folder
+
+
 def set_up(world):
-    """Make the input of each work, and run each without faults. Sets what a case needs to know about it."""
+    """Make the input of each work, and run each without faults."""
     rng, (train, prepare, tune) = random.Random(0), WORK
     for work in WORK:
         work.fresh = work.begun = world / work.script
@@ -321,34 +296,23 @@ def set_up(world):
         (prepare.fresh / "texts" / f"{n}.txt").write_text("\n\n\n".join(documents))
     rows = [f"{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(40)]
     (tune.fresh / "table.csv").write_text("text,label\n" + "".join(rows))
-
-    def undisturbed(work):
-        """Run a work without faults, and return its folder."""
-        case, started = Case(work, work.fresh), time.monotonic()
-        process = case.start()
-        case.wait(process)
-        work.seconds, work.expected = time.monotonic() - started, work.result(case.folder)
-        work.changes = int(Path(f"{process.output}.changes").read_text())
-        work.largest = max(path.stat().st_size for path in case.folder.rglob("*") if path.is_file())
-        return case.folder
-
-    shutil.copytree(undisturbed(prepare) / "prepared", train.fresh / "data")
+    shutil.copytree(undisturbed(prepare) / "out", train.fresh / "data")
     case = Case(prepare, prepare.fresh)
     case.start(at=int(0.6 * prepare.changes)).join()
     prepare.begun = case.folder.rename(world / "prepare-begun")
     train.begun = undisturbed(train).rename(world / "train-begun")
-    shutil.copy(checkpoint.path_of(train.begun / "run", STEPS), tune.fresh)
+    shutil.copy(checkpoint.path_of(train.begun / "out", STEPS), tune.fresh)
     for step in (9, 12):
-        checkpoint.path_of(train.begun / "run", step).unlink()
+        checkpoint.path_of(train.begun / "out", step).unlink()
     undisturbed(tune)
 
 
 def try_case(name, number, verbose=False):
     """Run a case. Return what was lost, or an empty string."""
     disturb = CLASSES[name]
-    work = getattr(disturb, "work", WORK[number % len(WORK)])
-    case = Case(work, work.begun if disturb == damaged_files else work.fresh, verbose)
+    work = WORK[0 if disturb in (errors_inside, unequal_processes) else number % len(WORK)]
     try:
+        case = Case(work, work.begun if disturb == damaged_files else work.fresh, verbose)
         disturb(case, number // len(WORK), random.Random(f"{name} {number}"))
     except Lost as lost:
         return f"{work.script}: {lost}"
@@ -364,15 +328,14 @@ def main():
     if name not in CLASSES or not number.isdecimal():
         parser.error(f"--case={args.case}: give a name and a number. Names: {'; '.join(CLASSES)}")
     os.chdir(ROOT)  # the server of tests/helpers.py imports from here
-    tried, losses = (dict.fromkeys(CLASSES, 0) for _ in range(2))
-    cases = ((name, number) for number in itertools.count() for name in CLASSES)
+    tried, losses = dict.fromkeys(CLASSES, 0), dict.fromkeys(CLASSES, 0)
     with tempfile.TemporaryDirectory() as world:
         set_up(Path(world))
         if args.case:
             sys.exit(try_case(name, int(number), verbose=True) or 0)
-        end = time.monotonic() + 60 * args.minutes
+        end, cases = time.monotonic() + 60 * args.minutes, itertools.product(itertools.count(), CLASSES)
         while time.monotonic() < end:
-            name, number = next(cases)
+            number, name = next(cases)
             if lost := try_case(name, number):
                 print(f'LOST {lost}\n     python tests/campaign.py --case="{name} {number}"', flush=True)
             tried[name] += 1

@@ -20,40 +20,38 @@ from task_helpers import Files, settings
 
 
 @pytest.fixture
-def run(tmp_path):
-    """run(args, script="train.py") -> (exit code, output), of one process."""
-
-    def one(args, script="train.py", **environment):
-        return Run(args, tmp_path / f"output-{random.random()}", script, **environment).wait()
-
-    return one
-
-
-@pytest.fixture
 def run_world(tmp_path):
-    """run_world(n, args) -> [(exit code, output), ...] of n processes that train together over gloo.
+    """run_world(n, args) -> [(exit code, output), ...] of n processes that run a script together over gloo.
 
-    second: further arguments of the second process; a path of a train.py is its script.
+    second: what the second process gets beside that, further arguments or a path of a script.
     """
 
-    def many(n, args, script="train.py", second=(), **environment):
+    def many(n, args, script="train.py", second="", **environment):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        shared = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **environment}
+            shared = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(s.getsockname()[1])}
         runs = []
         for rank in range(n):
-            own, its = list(args), script
-            for word in second if rank == 1 else ():
-                if word.startswith("--"):
-                    own.append(word)
-                else:
-                    its = word
-            output = tmp_path / f"output-{rank}-{random.random()}"
-            runs.append(Run(own, output, its, RANK=str(rank), LOCAL_RANK=str(rank), **shared))
+            world = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if n > 1 else {}
+            own = second.split() if rank == 1 else []
+            its = own.pop() if own and own[0].endswith(".py") else script
+            output = tmp_path / f"output-{random.random()}"
+            runs.append(Run([*args, *own], output, its, **world | environment))
         return [r.wait() for r in runs]
 
     return many
+
+
+@pytest.fixture
+def run(run_world):
+    """run(args, script="train.py") -> (exit code, output), of one process."""
+    return lambda *args, **options: run_world(1, *args, **options)[0]
+
+
+@pytest.fixture
+def train(run_world):
+    """train(n, *args) -> the output of n processes of train.py, which must succeed."""
+    return lambda n, *args, **options: succeed(run_world(n, args, **options))
 
 
 def prepared(folder, seed):
@@ -85,8 +83,7 @@ def tiny(data_dir):
 @pytest.fixture(scope="session")
 def undisturbed(data_dir, tmp_path_factory):
     """A tiny run from start to end: (arguments, out_dir)."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    args = [*TINY, f"--data={data_dir}"]
+    out, args = tmp_path_factory.mktemp("undisturbed"), [*TINY, f"--data={data_dir}"]
     succeed([Run([*args, f"--out_dir={out / 'run'}"], out / "output", SHOW="1").wait()])
     return args, out / "run"
 

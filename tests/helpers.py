@@ -28,11 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
 server = multiprocessing.get_context("forkserver")
-preloaded = (
+server.set_forkserver_preload(
     "pytest torch._dynamo torch.distributed matplotlib.pyplot run eval.sample eval.plot data.prepare eval.tasks.result "
+    "eval.tasks.baselines eval.study.run eval.study.report eval.study.figures".split()
 )
-preloaded += "eval.tasks.baselines eval.study.run eval.study.report eval.study.figures"
-server.set_forkserver_preload(preloaded.split())
 
 # A model and a schedule that take a second.
 TINY = (
@@ -75,12 +74,10 @@ def break_output(how):
         sys.stderr = None
         return
     reader, writer = os.pipe()
-    if how == "a full disk":
-        writer = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(writer, 1)
-    os.dup2(writer, 2)
-    os.close(writer)
     os.close(reader)
+    writer = os.open("/dev/full", os.O_WRONLY) if how == "a full disk" else writer
+    for descriptor in 1, 2:
+        os.dup2(writer, descriptor)
 
 
 def run_script(script, args, environment, output, folder):
@@ -100,8 +97,8 @@ def run_script(script, args, environment, output, folder):
     os.environ.update(environment)
     os.chdir(folder)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    for descriptor in 1, 2:
+        os.dup2(file, descriptor)
     if how := environment.get("BROKEN_OUTPUT"):
         break_output(how)
     if encoding := environment.get("PYTHONIOENCODING"):  # which Python reads at its start

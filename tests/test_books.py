@@ -13,19 +13,16 @@ import books
 HEADER = "# Title: A\n\n## Author: B\n\n## Year: 1900\n\n-------\n\n"
 
 
-@pytest.mark.parametrize(
-    "markdown, text",
-    [
-        ("##  Chapter 1 \r\n\r\n\r\nOne.\r\n", "Chapter 1\n\nOne."),  # one blank line, whatever the file has
-        ("**Bold** and _soft_ , *both*.\n\n> said", "Bold and soft, both.\n\nsaid"),
-        ("One [12] two[Footnote: no] three {p. 13}.\n\n* A note.\n\n[Transcriber's Note: no]", "One two three."),
-        ("One.\n\n* * *\n\n-------\n\n****\n\nTwo.", "One.\n\nTwo."),
-        ("\\- £5\\. a &amp; b\u00a0c\ufeff", "- £5. a & b c"),
-        ("Verse,  \nits lines\n", "Verse,\nits lines"),
-        ("A [Gen. 2:1] b {unclosed\n\nnext} c", "A [Gen. 2:1] b {unclosed\n\nnext} c"),  # a note ends in its paragraph
-        ("No. ___ and 18__", "No. ___ and 18__"),
-    ],
-)
+@pytest.mark.parametrize("markdown, text", [
+    ("##  Chapter 1 \r\n\r\n\r\nOne.\r\n", "Chapter 1\n\nOne."),  # one blank line, whatever the file has
+    ("**Bold** and _soft_ , *both*.\n\n> said", "Bold and soft, both.\n\nsaid"),
+    ("One [12] two[Footnote: no] three {p. 13}.\n\n* A note.\n\n[Transcriber's Note: no]", "One two three."),
+    ("One.\n\n* * *\n\n-------\n\n****\n\nTwo.", "One.\n\nTwo."),
+    ("\\- £5\\. a &amp; b\u00a0c\ufeff", "- £5. a & b c"),
+    ("Verse,  \nits lines\n", "Verse,\nits lines"),
+    ("A [Gen. 2:1] b {unclosed\n\nnext} c", "A [Gen. 2:1] b {unclosed\n\nnext} c"),  # a note ends in its paragraph
+    ("No. ___ and 18__", "No. ___ and 18__"),
+])  # fmt: skip
 def test_markdown_and_notes_are_left_out(markdown, text):
     assert books.convert(HEADER + markdown) == text
 

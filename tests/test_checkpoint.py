@@ -51,14 +51,13 @@ def test_a_flipped_byte_is_noticed_or_harmless_and_a_missing_end_noticed(state, 
 
 
 def test_weights_that_blocks_share_are_shared_when_loaded(monkeypatch, tmp_path):
-    init = Transformer.__init__
+    class Shared(Transformer):
+        def __init__(self, config):
+            super().__init__(config)
+            self.blocks[1].qkv.weight = self.blocks[0].qkv.weight
 
-    def shared(self, config):
-        init(self, config)
-        self.blocks[1].qkv.weight = self.blocks[0].qkv.weight
-
-    monkeypatch.setattr(Transformer, "__init__", shared)
-    model = Transformer(ModelConfig(vocab_size=30, n_layer=2, d_model=8, d_ff=8, tie_embeddings=True))
+    monkeypatch.setattr(checkpoint, "Transformer", Shared)
+    model = Shared(ModelConfig(vocab_size=30, n_layer=2, d_model=8, d_ff=8, tie_embeddings=True))
     checkpoint.save(tmp_path / "ckpt-7.pt", state_of(model, {"seed": 1}, step=7))
     loaded = checkpoint.load_model(tmp_path)
     assert loaded.blocks[1].qkv.weight is loaded.blocks[0].qkv.weight
@@ -130,7 +129,8 @@ def test_a_link_to_nothing_is_reported(state, tmp_path, monkeypatch, capsys):
     assert f"wrote there from {tmp_path}/ckpt-7.pt" in text
 
 
-def test_prune_keeps_the_newest_and_the_named(tmp_path):
+def test_what_is_kept(tmp_path):
+    """The newest checkpoints and those that are named stay, and what a run did not make."""
     for step in (1, 2, 3, 10, 20, 30):
         checkpoint.path_of(tmp_path, step).touch()
     checkpoint.prune(tmp_path, 30, keep_last=2, keep_steps=(2, 10, 99))
@@ -138,17 +138,14 @@ def test_prune_keeps_the_newest_and_the_named(tmp_path):
     checkpoint.prune(tmp_path, 10, keep_last=1, keep_steps=())  # resumed from 2: 20 and 30 were found damaged
     assert checkpoint.steps(tmp_path) == [10, 20, 30]
 
-
-def test_what_a_run_did_not_make_is_left_alone(tmp_path):
-    for name in ("ckpt-5.pt.77.partial", "config.json.77.partial", "notes.partial", "notes.txt.1.partial"):
-        (tmp_path / name).touch()
     (tmp_path / "ckpt-9.pt").mkdir()
     (tmp_path / "source/data").mkdir(parents=True)
-    (tmp_path / "source/data/loader.py.77.partial").touch()
+    ours = "ckpt-5.pt.77.partial", "config.json.77.partial", "source/data/loader.py.77.partial"
+    for name in (*ours, "notes.partial", "notes.txt.1.partial"):
+        (tmp_path / name).touch()
     run.remove_partial_files(tmp_path)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"notes.partial", "notes.txt.1.partial", "ckpt-9.pt", "source"}
-    assert not list((tmp_path / "source/data").iterdir()) and checkpoint.steps(tmp_path) == []
+    assert {path.name for path in tmp_path.rglob("*.partial")} == {"notes.partial", "notes.txt.1.partial"}
+    assert checkpoint.steps(tmp_path) == [10, 20, 30]
 
 
 def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
@@ -182,25 +179,23 @@ def test_an_optimizer_keeps_its_counters_and_follows_the_code():
     """A schedule-free optimizer counts in its groups. A group whose setting the code has changed says so."""
 
     class Counting(torch.optim.SGD):
+        def __init__(self, weight_decay):
+            weight = torch.nn.Parameter(torch.ones(3))
+            weight.grad = torch.ones(3)
+            super().__init__([{"params": [weight], "sum": torch.zeros(())}], 0.1, 0.9, weight_decay=weight_decay)
+
         def step(self):
             super().step()
             for group in self.param_groups:
                 group["k"] = group.get("k", 0) + 1
                 group["sum"] += torch.tensor(0.5)
 
-    def make(weight_decay):
-        weight = torch.nn.Parameter(torch.ones(3))
-        weight.grad = torch.ones(3)
-        optimizer = Counting([{"params": [weight], "sum": torch.zeros(())}], 0.1, 0.9, weight_decay=weight_decay)
-        return optimizer, copy.deepcopy(optimizer.state_dict()["param_groups"])
-
-    first, settings = make(0.1)
+    first, second, reports = Counting(0.1), Counting(0.2), []
+    settings = copy.deepcopy(first.state_dict()["param_groups"])
     first.step()
     first.step()
-    second, _ = make(0.2)
-    reports = []
-    saved = first.state_dict() | {"settings": settings}
-    run.load_optimizers({"sgd": second}, {"optimizer": {"sgd": saved}}, "ckpt-2.pt", reports.append)
+    saved = {"optimizer": {"sgd": first.state_dict() | {"settings": settings}}}
+    run.load_optimizers({"sgd": second}, saved, "ckpt-2.pt", reports.append)
     second.step()
     (group,) = second.param_groups
     assert (group["k"], group["sum"].item(), group["weight_decay"]) == (3, 1.5, 0.2)

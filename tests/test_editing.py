@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import tempfile
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import checkpoint
 import configurator
 from data.objective import describe, predicts_from
 from eval.study.branch import Schedule
-from helpers import ROOT, TINY, Run, assert_same_end, copy_up_to, edited, metrics
+from helpers import ROOT, TINY, UNUSED, Run, assert_same_end, copy_up_to, edited, metrics
 from run import read_metrics
 
 PAGE = (ROOT / "docs/editing.md").read_text()
@@ -62,9 +63,8 @@ def third(copy, out, log, before, text):
     assert slow == pytest.approx(0.1 * rate) and rate == log[20]["lr"]
     again = resumed(copy, out)
     assert metrics(again) == metrics(out)
-    data = json.loads((out / "config.json").read_text())["settings"]["data"]
     (again / "ckpt-40.pt").unlink()
-    code, text = train(ROOT, again, data, "--resume=True")
+    code, text = train(ROOT, again, data_of(out), "--resume=True")
     assert code == 1 and "has other optimizers: adamw, norms; here they are adamw" in text, text
 
 
@@ -98,8 +98,7 @@ def relu2(copy, out, log, before, text):
 def resumed(copy, out):
     """Return a copy of a run's folder whose last 20 steps were done again by a resumed run."""
     again = copy_up_to(20, out, out.with_name("again"))
-    data = json.loads((out / "config.json").read_text())["settings"]["data"]
-    code, text = train(copy, again, data, "--resume=True")
+    code, text = train(copy, again, data_of(out), "--resume=True")
     assert code == 0, text
     return again
 
@@ -108,8 +107,7 @@ def dropout(copy, out, log, before, text):
     """It is off in validation: see SAME_WEIGHTS."""
     assert log[1]["loss"] != before[1]["loss"]
     recomputed = out.with_name("recomputed")
-    data = json.loads((out / "config.json").read_text())["settings"]["data"]
-    code, text = train(copy, recomputed, data, "--recompute=True")
+    code, text = train(copy, recomputed, data_of(out), "--recompute=True")
     assert code == 0, text
     assert metrics(resumed(copy, out)) == metrics(recomputed) == metrics(out)
 
@@ -143,122 +141,72 @@ def growing(copy, out, log, before, text):
     assert f"{32 * sum(windows):,} tokens in 40 steps" in text and log[-1]["flops"] < before[-1]["flops"]
 
 
-CHECKS = dict(
-    zip(
-        EDITS,
-        [cosine, third, falling, prefix, spans, relu2, dropout, average, z_loss, smoothing, qk_norm, growing],
-        strict=True,
-    )
-)
+FUNCTIONS = cosine, third, falling, prefix, spans, relu2, dropout, average, z_loss, smoothing, qk_norm, growing
+CHECKS = dict(zip(EDITS, FUNCTIONS, strict=True))
 FAST = ("A prefix LM in a quarter of the windows",)
 SAME_WEIGHTS = EDITS.keys() - {"ReLU² instead of SwiGLU", "Norms of queries and keys by default"}
 
 
-NEAR = """\
---- a/model.py
-+++ b/model.py
-@@ -111,4 +111,5 @@
-     else:
-         see = torch.ones(T, T, dtype=torch.bool, device=device)
-+    see = see & (t[None, :] >= t[:, None] - 20)
-     if doc_start is None:
-         return see
-"""
+NEAR = ("model.py", "    if doc_start is None:\n        return see\n",
+        "    see &= t[None, :] >= t[:, None] - 20\n    if doc_start is None:\n        return see\n")  # fmt: skip
+
+
+def replaced(folder, file, before, after):
+    """Copy the code into a new folder, with one text of a file replaced."""
+    copy = shutil.copytree(ROOT, folder, ignore=UNUSED)
+    text = (copy / file).read_text()
+    assert text.count(before) == 1
+    (copy / file).write_text(text.replace(before, after))
+    return copy
 
 
 @pytest.mark.slow
 def test_an_edited_attention_mask_is_that_of_the_trained_model(data_dir, tmp_path):
-    """No token sees further than 20 to the left, after training too: so the model cannot be exported."""
+    """No token sees further than 20 to the left, after training too: so the model cannot be exported.
+
+    The run ends with CLM. It is validated as its MLM predicts.
+    """
     pytest.importorskip("transformers")  # which the export is compared with
-    copy, out = edited(NEAR, tmp_path / "copy"), tmp_path / "run"
-    code, text = train(copy, out, data_dir, "--attention=reference")
-    assert code == 0 and ", attention reference, " in text, text
-    assert "does not compute from it what this project does" in export(copy, out, "eurobert")
-
-
-@pytest.mark.slow
-def test_a_run_that_ends_with_clm_is_validated_as_its_mlm_predicts(data_dir, tmp_path):
-    copy, out = edited(NEAR, tmp_path / "copy"), tmp_path / "run"
+    copy, out = replaced(tmp_path / "copy", *NEAR), tmp_path / "run"
     script = (copy / "train.py").read_text()
     (copy / "train.py").write_text(script.replace("if step < cfg.switch_step or", "if step >= cfg.switch_step or"))
     code, text = train(copy, out, data_dir, "--predict_from=before", "--attention=reference")
-    assert code == 0, text
+    assert code == 0 and ", attention reference, " in text, text
     log = read_metrics(out)
     assert [log[1]["phase"], log[-1]["phase"]] == ["mntp", "clm"] and "val_mntp_loss" in log[-1]
+    assert "does not compute from it what this project does" in export(copy, out, "eurobert")
 
 
-NOT_FOLLOWED = {
+NOT_FOLLOWED = {  # what a run says: a file, a text of it, and what is there instead
     "attention=auto: `attention_mask` in model.py is edited, give --attention=reference": NEAR,
-    "loss=fused: it differs from --loss=plain": EDITS["Label smoothing"],
-    "loss=fused": """\
---- a/model.py
-+++ b/model.py
-@@ -362,3 +362,3 @@
--        return self.head(hidden)
-+        return 30 * torch.tanh(self.head(hidden) / 30)
- 
-     @property
-""",
-    "mlm: its examples of a window differ from call to call": """\
---- a/data/objective.py
-+++ b/data/objective.py
-@@ -93,3 +93,3 @@
-     def examples(self, w):
--        random = w.random()
-+        random = np.random.default_rng().integers(0, 2**63, w.tokens.shape).astype(np.uint64)
-         hidden = choose_hidden(w, random, self.mask_ratio)  # bool (B, T)
-""",
-    "`objective` in train.py differs from call to call": """\
---- a/train.py
-+++ b/train.py
-@@ -105,2 +105,2 @@
--    if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
-+    if torch.rand(()) < 0.5:
-         return CLM()
-""",
-    "'CLM' object has no attribute 'name'": """\
---- a/data/objective.py
-+++ b/data/objective.py
-@@ -53,3 +53,2 @@
--    name = "clm"
-     causal = True
- 
-     def examples(self, w):
-""",
-    "PretrainingLoss has weights of its own": """\
---- a/model.py
-+++ b/model.py
-@@ -501,2 +501,3 @@
-         self.plain = plain  # train `plain_loss` of `Transformer.logits`
-+        self.probe = nn.Linear(2, 2)
-         self.loss_and_gradient = loss_and_gradient
-""",
-}
+    "loss=fused: it differs from --loss=plain": (
+        "model.py", "    return cross_entropy(logits, targets)\n", "    return 2 * cross_entropy(logits, targets)\n"),
+    "loss=fused": ("model.py", "return self.head(hidden)", "return 30 * torch.tanh(self.head(hidden) / 30)"),
+    "mlm: its examples of a window differ from call to call": (
+        "data/objective.py", "        random = w.random()\n",
+        "        random = np.random.default_rng().integers(0, 2**63, w.tokens.shape).astype(np.uint64)\n"),
+    "`objective` in train.py differs from call to call": (
+        "train.py", "if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):",
+        "if torch.rand(()) < 0.5:"),
+    "'CLM' object has no attribute 'name'": ("data/objective.py", '    name = "clm"\n', ""),
+    "PretrainingLoss has weights of its own": (
+        "model.py", "        self.plain = plain", "        self.probe = nn.Linear(2, 2)\n        self.plain = plain"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("message", NOT_FOLLOWED)
 def test_what_a_run_would_not_follow_is_refused(message, data_dir, tmp_path):
-    copy = edited(NOT_FOLLOWED[message], tmp_path / "copy")
+    copy = replaced(tmp_path / "copy", *NOT_FOLLOWED[message])
     code, text = train(copy, tmp_path / "run", data_dir)
     assert code and message in text and not (tmp_path / "run/metrics.jsonl").exists(), text
 
 
-FROZEN = """\
---- a/train.py
-+++ b/train.py
-@@ -220,3 +220,4 @@
-     transformer.compute_dtype = getattr(torch, cfg.dtype)
-+    transformer.embedding.weight.requires_grad_(False)
-     transformer.recompute = cfg.recompute
-     transformer.attention_backend = cfg.attention
-"""
-
-
-def test_weights_can_be_frozen(unedited, data_dir, tmp_path):
-    copy, out = edited(FROZEN, tmp_path / "copy"), tmp_path / "run"
-    code, text = train(copy, out, data_dir)
+def test_weights_can_be_frozen(data_dir, tmp_path):
+    after = "    transformer.embedding.weight.requires_grad_(False)\n    return transformer, loss_module"
+    copy = replaced(tmp_path / "copy", "train.py", "    return transformer, loss_module", after)
+    code, text = train(copy, tmp_path / "run", data_dir)
     assert code == 0, text
-    first, last = (checkpoint.load(out / f"ckpt-{step}.pt")["model"] for step in (20, 40))
+    first, last = (checkpoint.load(tmp_path / f"run/ckpt-{step}.pt")["model"] for step in (20, 40))
     assert torch.equal(first["embedding.weight"], last["embedding.weight"])
     assert not torch.equal(first["head.weight"], last["head.weight"])
 
@@ -269,9 +217,7 @@ def test_each_edit_is_short():
         assert len(added) <= 15 and patch.count("\n+++ ") <= 2
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in EDITS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in EDITS])
 def test_an_edit_is_followed(name, unedited, data_dir, tmp_path):
     copy, out = edited(EDITS[name], tmp_path / "copy"), tmp_path / "run"
     code, text = train(copy, out, data_dir, *["--loss=plain"] * (name in PLAIN))

@@ -7,7 +7,6 @@ import pytest
 from errors import progress
 from helpers import BROKEN, TINY
 
-
 SHORT = "--max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=0".split()
 FINETUNE = "--task=embedded-sc --baseline=False --test_examples=9 --eval_examples=9"
 COMMANDS = {  # the script: (its arguments, the last file that it makes)
@@ -18,30 +17,35 @@ COMMANDS = {  # the script: (its arguments, the last file that it makes)
 }
 
 
+@pytest.fixture
+def command(data_dir, encoder, tmp_path):
+    """command(script) -> its arguments, out_dir, and the last file that it makes there. Names are not ASCII."""
+
+    def one(script):
+        if script == "checkpoint.py":
+            pytest.importorskip("safetensors"), pytest.importorskip("tokenizers")
+        texts, out = tmp_path / "te\u0301xts.txt", tmp_path / "\N{GRINNING FACE}"
+        texts.write_text("\n\n\n".join(f"Text number {i} of many." for i in range(100)))
+        args, result = COMMANDS[script]
+        return [arg.format(data=data_dir, encoder=encoder, texts=texts, out=out) for arg in args], out, out / result
+
+    return one
+
+
 @pytest.mark.parametrize("script, how", [*(("train.py", how) for how in BROKEN), *zip([*COMMANDS][1:], BROKEN)])
-def test_broken_output_stops_nothing(run, data_dir, encoder, tmp_path, script, how):
+def test_broken_output_stops_nothing(run, command, script, how):
     """As with `2>&-`, `2>&1 | head -1`, a terminal that is gone, or a full disk under the log."""
-    if script == "checkpoint.py":
-        pytest.importorskip("safetensors"), pytest.importorskip("tokenizers")
-    texts, out = tmp_path / "texts.txt", tmp_path / "out"
-    texts.write_text("\n\n\n".join(f"Text number {i} of many." for i in range(100)))
-    args, result = COMMANDS[script]
-    args = [arg.format(data=data_dir, encoder=encoder, texts=texts, out=out) for arg in args]
+    args, _, result = command(script)
     code, text = run(args, script, BROKEN_OUTPUT=how)
-    assert code == 0 and (out / result).exists() and "Traceback" not in text, text
+    assert code == 0 and result.exists() and "Traceback" not in text, text
 
 
 @pytest.mark.parametrize("script", COMMANDS)
-def test_no_encoding_of_the_output_stops_anything(run, data_dir, encoder, tmp_path, script):
+def test_no_encoding_of_the_output_stops_anything(run, command, tmp_path, script):
     """What it lacks is printed as an escape. A name that is not UTF-8 is refused before any work."""
-    if script == "checkpoint.py":
-        pytest.importorskip("safetensors"), pytest.importorskip("tokenizers")
-    texts, out = tmp_path / "te\u0301xts.txt", tmp_path / "\N{GRINNING FACE}"
-    texts.write_text("\n\n\n".join(f"Text number {i} of many." for i in range(100)))
-    args, result = COMMANDS[script]
-    args = [arg.format(data=data_dir, encoder=encoder, texts=texts, out=out) for arg in args]
+    args, out, result = command(script)
     code, text = run(args, script, PYTHONIOENCODING="ascii", SHOW="1")
-    assert code == 0 and (out / result).exists() and "Traceback" not in text and "codec" not in text, text
+    assert code == 0 and result.exists() and "Traceback" not in text and "codec" not in text, text
     for odd in args:
         if str(out) in odd:
             code, text = run([*args, odd.replace(str(out), f"{out}\udcff")], script)

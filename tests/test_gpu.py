@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import checkpoint
 import helpers
-from helpers import ROOT, Run, assert_same_end, copy_up_to, succeed
+from helpers import ROOT, Run, assert_same_end, copy_up_to
 from model import linear_cross_entropy
 from run import last_logged
 
@@ -25,18 +25,13 @@ def on_gpu(tiny):
     return [*tiny, "--device=cuda", "--d_model=128"]  # head dim 32, which the kernels take
 
 
-@pytest.fixture
-def train(run):
-    """train(args) runs train.py, which must succeed."""
-    return lambda args: succeed([run(args)])
+GPU_OPTIONS = [], ["--compile=True"], ["--recompute=True", "--micro_batch=1"], ["--window_split=random"]
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--compile=True"], ["--recompute=True", "--micro_batch=1"], ["--window_split=random"]]
-)
+@pytest.mark.parametrize("options", GPU_OPTIONS)
 def test_gpu_and_cpu_train_the_same(train, on_gpu, tmp_path, options):
-    train([*on_gpu, "--device=cpu", *(word for word in options if "split" in word), f"--out_dir={tmp_path / 'cpu'}"])
-    train([*on_gpu, *options, f"--out_dir={tmp_path / 'gpu'}"])
+    train(1, *on_gpu, "--device=cpu", *(word for word in options if "split" in word), f"--out_dir={tmp_path / 'cpu'}")
+    train(1, *on_gpu, *options, f"--out_dir={tmp_path / 'gpu'}")
     assert json.loads((tmp_path / "gpu/config.json").read_text())["versions"]["attention"] == "triton"
     assert_same_losses(tmp_path / "gpu", tmp_path / "cpu", 1e-3)
 
@@ -44,8 +39,8 @@ def test_gpu_and_cpu_train_the_same(train, on_gpu, tmp_path, options):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_deterministic_resume(train, on_gpu, tmp_path, dtype):
     args, a, b = [*on_gpu, f"--dtype={dtype}", "--deterministic=True"], tmp_path / "a", tmp_path / "b"
-    train([*args, f"--out_dir={a}"])
-    train([*args, f"--out_dir={copy_up_to(5, a, b)}", "--resume=True"])
+    train(1, *args, f"--out_dir={a}")
+    train(1, *args, f"--out_dir={copy_up_to(5, a, b)}", "--resume=True")
     assert_same_end(a, b)
 
 
@@ -56,12 +51,12 @@ def test_210m_at_its_real_width_resumes_bit_for_bit(train, tmp_path):
         --global_batch_tokens=65536 --switch_step=6 --warmup_steps=2 --decay_steps=2 --log_interval=1 --keep_steps=()
         --eval_interval=6 --eval_windows=8 --checkpoint_interval=6 --deterministic=True""".split()
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    train([*args, f"--out_dir={whole}"])
+    train(1, *args, f"--out_dir={whole}")
     first = Run([*args, f"--out_dir={stopped}"], tmp_path / "output")
     first.until(lambda: last_logged(stopped) >= 2)
     first.process.terminate()
     assert first.wait()[0] == 128 + signal.SIGTERM and 0 < checkpoint.steps(stopped)[-1] < 12
-    train([*args, f"--out_dir={stopped}", "--resume=True"])
+    train(1, *args, f"--out_dir={stopped}", "--resume=True")
     assert_same_end(whole, stopped, 12)
 
 
@@ -93,10 +88,8 @@ def test_a_training_step_waits_once(on_gpu, tmp_path):
 
 @pytest.mark.parametrize("family", ["sc", "tc", "qa", "ir"])
 def test_a_fine_tuning_step_never_waits(encoder, tmp_path, family):
-    options = (
-        f"--task=embedded-{family} --init_from={encoder} --eval_interval=1000 --epochs=100 --batch_size=4 --device=cuda"
-    )
-    options = options.split() + "--test_examples=5 --eval_examples=5 --baseline=False --save_model=True".split()
+    options = "--eval_interval=1000 --epochs=100 --batch_size=4 --test_examples=5 --eval_examples=5 --baseline=False"
+    options = f"{options} --save_model=True --device=cuda --task=embedded-{family} --init_from={encoder}".split()
     counts = [waits("finetune.py", [*options, f"--max_steps={n}", f"--out_dir={tmp_path / str(n)}"]) for n in (5, 15)]
     assert counts[1] == counts[0]
 
@@ -119,9 +112,9 @@ def test_the_output_head_is_exact(dtype):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_gpus_train_as_one(train, run_world, on_gpu, tmp_path):
-    train([*on_gpu, f"--out_dir={tmp_path / 'one'}"])
+def test_two_gpus_train_as_one(train, on_gpu, tmp_path):
+    train(1, *on_gpu, f"--out_dir={tmp_path / 'one'}")
     for shard in (False, True):
         out = tmp_path / f"two-{shard}"
-        succeed(run_world(2, [*on_gpu, "--compile=True", f"--shard={shard}", f"--out_dir={out}"]))
+        train(2, *on_gpu, "--compile=True", f"--shard={shard}", f"--out_dir={out}")
         assert_same_losses(out, tmp_path / "one", 1e-3)

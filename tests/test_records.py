@@ -15,21 +15,12 @@ CHECK = ROOT / "docs/results/records/check.py"
 RECORD_2 = ROOT / "docs/results/records/2-embedding-rate"
 MODEL = json.loads((RECORD_2 / "runs/record-seed-120/config.json").read_text())["model"]  # 1,836,160 parameters
 FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"
-SETTINGS = dict(
-    max_steps=3000, global_batch_tokens=2048, eval_windows=128, micro_batch=32, init_from="", branch_from=""
-)
+SETTINGS = dict(max_steps=3000, global_batch_tokens=2048, eval_windows=128, micro_batch=32)
+SETTINGS |= dict(init_from="", branch_from="")
 
 
-def write_study(
-    folder,
-    loss=3.37,
-    score=67.0,
-    seeds=(200, 201, 202, 203, 204),
-    without="",
-    rates=(0.001, 0.002, 0.003),
-    finetune_seeds=2,
-    **changes,
-):
+def write_study(folder, loss=3.37, score=67.0, seeds=(200, 201, 202, 203, 204), without="",
+                rates=(0.001, 0.002, 0.003), finetune_seeds=2, **changes):  # fmt: skip
     """Write what the check reads of a study of five seeds."""
     rows = []
     for seed in seeds:
@@ -41,8 +32,7 @@ def write_study(
         facts |= dict(settings=settings, data_fingerprint=changes.get("data_fingerprint", FINGERPRINT))
         (run / "config.json").write_text(json.dumps(facts))
         last = dict(step=changes.get("step", 3000), flops=changes.get("flops", 3.3e13))
-        lines = [{"step": 2980, "flops": 3.2e13}, last]
-        lines[-1]["val_mlm_loss"] = loss
+        lines = [{"step": 2980, "flops": 3.2e13}, last | dict(val_mlm_loss=loss)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         for task in {"conll2003", "scifact"} - {without}:
             best = dict(pretraining_seed=seed, task=task, lr=0.001, seed=1, test=score, chosen=True)
@@ -71,27 +61,20 @@ def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path):
     assert "no such file" in check(tmp_path / "nothing")[1]
 
 
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        (dict(loss=3.39), "not a record"),
-        (dict(score=66.1), "must be at least 66.21, the lower end of 1-clm-first\nnot a record"),
-        (dict(flops=6.2e13), "must be below 6.14e+13 of 2-embedding-rate"),
-        (dict(seeds=(1, 2, 3, 4)), "the same five"),
-        (dict(without="scifact"), "the same five"),
-        (dict(rates=(0.001, 0.002)), "seed 200, conll2003: fine-tuned at [0.001, 0.002], must"),
-        (dict(finetune_seeds=1), "1 seeds of fine-tuning"),
-        (dict(data_fingerprint="0123456789"), "another text or tokenizer"),
-        (dict(global_batch_tokens=4096), "global_batch_tokens=4096, must be 2048"),
-        (dict(init_from="out/other"), "init_from=out/other, must be"),
-        (dict(micro_batch=8), "a step must be one pass"),
-        (dict(seq_len=256), "windows of 256 tokens"),
-        (dict(d_ff=512), "2,032,768 parameters, at most 1,900,000"),
-        (dict(parameters=1_000), "config.json says 1,000 parameters, its model has 1,836,160"),
-        (dict(d_ff=0), "model.py here does not make its model"),
-        (dict(step=2000), "the log ends at step 2000 of 3000"),
-    ],
-)
+@pytest.mark.parametrize("changes, said", [
+    (dict(loss=3.39), "not a record"), (dict(seeds=(1, 2, 3, 4)), "the same five"),
+    (dict(score=66.1), "must be at least 66.21, the lower end of 1-clm-first\nnot a record"),
+    (dict(flops=6.2e13), "must be below 6.14e+13 of 2-embedding-rate"), (dict(without="scifact"), "the same five"),
+    (dict(rates=(0.001, 0.002)), "seed 200, conll2003: fine-tuned at [0.001, 0.002], must"),
+    (dict(finetune_seeds=1), "1 seeds of fine-tuning"),
+    (dict(data_fingerprint="0123456789"), "another text or tokenizer"),
+    (dict(global_batch_tokens=4096), "global_batch_tokens=4096, must be 2048"),
+    (dict(init_from="out/other"), "init_from=out/other, must be"), (dict(micro_batch=8), "a step must be one pass"),
+    (dict(seq_len=256), "windows of 256 tokens"), (dict(d_ff=512), "2,032,768 parameters, at most 1,900,000"),
+    (dict(parameters=1_000), "config.json says 1,000 parameters, its model has 1,836,160"),
+    (dict(d_ff=0), "model.py here does not make its model"),
+    (dict(step=2000), "the log ends at step 2000 of 3000"),
+])  # fmt: skip
 def test_what_breaks_a_rule(tmp_path, changes, said):
     code, output = check(write_study(tmp_path, **changes))
     assert code != 0 and said in output

@@ -37,6 +37,10 @@ def not_a_number(*args):
     return plain(*args) * torch.nan
 
 
+def a_thousandth_off(q, *args):
+    return plain(q * 1.001, *args)
+
+
 def fails(*args):
     raise RuntimeError("gcc not found")
 
@@ -50,13 +54,6 @@ def kernels(monkeypatch):
         monkeypatch.setattr(model_checks, "stress_attention", lambda *case: unequal)
 
     return stand_in
-
-
-def chosen(config, dtype):
-    """The attention of a new run."""
-    model = SimpleNamespace(config=config, compute_dtype=dtype)
-    set_attention(model, CPU, {}, None)
-    return model.attention_backend
 
 
 @pytest.mark.parametrize("documents", [True, False])
@@ -75,28 +72,25 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
             stress(fused=wrong)
 
 
-@pytest.mark.parametrize("fused, unequal, head_dim, why", [
-    (plain, 0, 32, ""),
-    (plain, 3, 32, "gave another result 3 times"),
-    (no_scale, 0, 32, "relative error is .*, of which 1e-02"),
-    (no_gradient_of_v, 0, 32, "relative error is 1.0e.00, of which 1e-02"),
-    (not_a_number, 0, 32, "relative error is inf"),
-    (fails, 0, 32, "RuntimeError: gcc not found"),
-    (None, 0, 32, "device cpu: the kernels need a GPU"),
-    (plain, 0, 48, "head dim 48 is not 32"),
+@pytest.mark.parametrize("fused, unequal, head_dim, dtype, why", [
+    (plain, 0, 32, torch.bfloat16, ""),
+    (plain, 3, 32, torch.bfloat16, "gave another result 3 times"),
+    (no_scale, 0, 32, torch.bfloat16, "relative error is .*, of which 1e-02"),
+    (no_gradient_of_v, 0, 32, torch.bfloat16, "relative error is 1.0e.00, of which 1e-02"),
+    (not_a_number, 0, 32, torch.bfloat16, "relative error is inf"),
+    (a_thousandth_off, 0, 32, torch.bfloat16, ""),
+    (a_thousandth_off, 0, 32, torch.float32, "relative error is "),  # which must be more precise
+    (fails, 0, 32, torch.bfloat16, "RuntimeError: gcc not found"),
+    (None, 0, 32, torch.bfloat16, "device cpu: the kernels need a GPU"),
+    (plain, 0, 48, torch.bfloat16, "head dim 48 is not 32"),
 ])  # fmt: skip
-def test_only_kernels_that_agree_are_used(kernels, recwarn, fused, unequal, head_dim, why):
+def test_only_kernels_that_agree_are_used(kernels, recwarn, fused, unequal, head_dim, dtype, why):
     if fused:
         kernels(fused, unequal)
-    config = ModelConfig(n_head=2, n_kv_head=1, d_model=2 * head_dim)
-    assert chosen(config, torch.bfloat16) == ("sdpa" if why else "triton")
+    transformer = SimpleNamespace(config=ModelConfig(n_head=2, n_kv_head=1, d_model=2 * head_dim), compute_dtype=dtype)
+    set_attention(transformer, CPU, {}, None)
+    assert transformer.attention_backend == ("sdpa" if why else "triton")
     assert [bool(re.search(why, str(warning.message))) for warning in recwarn] == [True] * bool(why)
-
-
-def test_in_fp32_the_kernels_must_be_more_precise(kernels, recwarn):
-    kernels(lambda q, *args: plain(q * 1.001, *args))
-    found = [chosen(ModelConfig(), dtype) for dtype in (torch.bfloat16, torch.float32)]
-    assert found == ["triton", "sdpa"]
 
 
 @pytest.mark.parametrize("backend", ["auto", "sdpa"])

@@ -12,9 +12,8 @@ FILES = [ROOT / name for name in subprocess.check_output(["git", "ls-files", "*.
 CODE = {path for path in FILES if path.exists() and path.relative_to(ROOT).parts[0] not in ("tests", "config")}
 NAMES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in CODE}
 SCRIPTS = {name for name in NAMES if name in ("train", "finetune") or name.endswith("__main__")}
-ORDER = (
-    "errors configurator model runtime model_checks data checkpoint run eval.tasks".split()
-)  # each may import those before it
+# Each may import those before it.
+ORDER = "errors configurator model runtime model_checks data checkpoint run eval.tasks".split()
 
 
 def imports(path):
