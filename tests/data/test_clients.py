@@ -200,6 +200,7 @@ def test_trainers_of_others(encoder, tmp_path):
     assert learner.predict(PAIRS["anchor"]).tolist() == rows["label"][:]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.ao|.*quantize_per:")  # they are deprecated
 @torch.no_grad()
 def test_exported_programs_and_int8(encoder):
     names = dict(torch=torch, model=transformers.AutoModel.from_pretrained(encoder).eval())
