@@ -25,7 +25,6 @@ from eval.sample import continue_text
 from eval.tasks.families import Item
 from eval.tasks.model import predict
 from helpers import ROOT, record
-from hub_helpers import random_weights
 from model import ModelConfig, Transformer
 from study_helpers import state_of
 from task_helpers import docs_block
@@ -37,10 +36,19 @@ TEXTS = ["Return the list of the object.", "It's 12345 naïve\n\n  texts 🙂", 
 PAIRS = dict(anchor=["sort a list", "open a file"] * 8, positive=["Return it sorted.", "The file is open."] * 8)
 
 
+@torch.no_grad()
+def random_model(vocab_size=4096):
+    """A Transformer with random weights that are as large as after training."""
+    model = Transformer(ModelConfig(**SIZES, vocab_size=vocab_size)).eval()
+    generator = torch.Generator().manual_seed(0)
+    for name, p in model.named_parameters():
+        p.normal_(std=0.3, generator=generator).add_(name.endswith("norm.weight"))
+    return model
+
+
 def exported(folder, kind, tokenizer):
     """Write a model with random weights to a folder; return the Transformer."""
-    torch.manual_seed(0)
-    model = random_weights(Transformer(ModelConfig(**SIZES, vocab_size=tokenizer.vocab_size)))
+    model = random_model(tokenizer.vocab_size)
     phases = record({objective.CLM() if kind == "llama" else objective.MLM(): [0]})
     state = state_of(model, {}, phases=phases) | dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.content)
     hub.write_folder(state, model, "ckpt-1.pt", folder, kind)
@@ -192,6 +200,7 @@ def test_trainers_of_others(encoder, tmp_path):
     assert learner.predict(PAIRS["anchor"]).tolist() == rows["label"][:]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.ao|.*quantize_per:")  # they are deprecated
 @torch.no_grad()
 def test_exported_programs_and_int8(encoder):
     names = dict(torch=torch, model=transformers.AutoModel.from_pretrained(encoder).eval())
@@ -211,8 +220,7 @@ CLASSES |= dict.fromkeys(("tc", "qa"), "AutoModelForTokenClassification")
 @pytest.mark.parametrize("family", CLASSES)
 def test_outputs_of_fine_tuned_models_are_ours_to_1e_5(saved, tmp_path, family):
     """Of each text in a padded batch, in transformers."""
-    state = state_of(random_weights(Transformer(ModelConfig(**SIZES, vocab_size=4096))), {})
-    task, model = saved(family, state)
+    task, model = saved(family, state_of(random_model(), {}))
     checkpoint.export(tmp_path / "model.pt", tmp_path / "there", "eurobert")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "there")
     there = getattr(transformers, CLASSES[family]).from_pretrained(tmp_path / "there").eval()
