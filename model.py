@@ -375,8 +375,8 @@ def loss_and_gradient(logits, targets, weights, with_grad):
     """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
     logits: (n, V). targets: int64 (n,), negative where nothing is predicted. weights: (n,), 0 there. Works in place,
-    because this is the largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them is written. To train
-    another loss, edit `plain_loss` instead, which needs no gradient by hand.
+    because this is the largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them
+    is written. To train another loss, edit `plain_loss` instead, which needs no gradient by hand.
     """
     target, weight = targets.clamp(min=0)[:, None], weights[:, None]  # (n, 1), like all that is not (n, V)
     x = logits.to(torch.float32, copy=torch.compiler.is_compiling())

@@ -219,6 +219,8 @@ class Batches:
             part["positions"] += first
             first += part["tokens"].numel()
             parts.append(part)
+        if len(parts) == 1:  # nothing to copy
+            return part
         # Objectives of one name all have bounds, or weights, or none has: else this fails.
         return {name: torch.cat([part[name] for part in parts]) for name in max(parts, key=len)}
 

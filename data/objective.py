@@ -321,8 +321,7 @@ def predicts_from(phases):
 
 def validation_keys(line):
     """Return {name of an objective: the key of its validation loss} of a line of metrics.jsonl."""
-    matches = [re.fullmatch("val_(.+)_loss", key) for key in line]
-    return {match[1]: match[0] for match in matches if match}
+    return {match[1]: key for key in line if (match := re.fullmatch("val_(.+)_loss", key))}
 
 
 def title(name):

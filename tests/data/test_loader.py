@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
+import model
 from data.loader import OPEN_SHARDS, Batches, TokenStream, streams_of
 from data.objective import CLM, MLM
 from data.prepare import prepare
@@ -16,6 +18,7 @@ from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data,
 from data.tokenizer import Tokenizer
 from errors import Damaged, DataError
 from helpers import flip_bit
+from model import ModelConfig, PretrainingLoss, Transformer
 from prepare_helpers import tokens as tokens_of
 
 BERT = MLM(0.25, proportions=(0.8, 0.1, 0.1))
@@ -34,10 +37,9 @@ def tokenizer():
 
 def joined(batches):
     """Micro-batches as the batch they are parts of: positions are counted in the whole."""
-    T = batches[0]["tokens"].shape[1]
-    rows = np.cumsum([0] + [len(b["tokens"]) for b in batches])
-    out = {k: torch.cat([b[k] for b in batches]) for k in batches[0] if k != "positions"}
-    return out | {"positions": torch.cat([b["positions"] + int(r) * T for b, r in zip(batches, rows)])}
+    firsts = np.cumsum([0, *(b["tokens"].numel() for b in batches)]).tolist()
+    batches = [b | {"positions": b["positions"] + first} for b, first in zip(batches, firsts)]
+    return {name: torch.cat([b[name] for b in batches]) for name in batches[0]}
 
 
 def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
@@ -55,13 +57,15 @@ def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
 @pytest.mark.parametrize("objective", [CLM(), BERT, BEFORE])
 @pytest.mark.parametrize("split", ["none", "random", "document"])
 def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective, split):
-    one = Batches([stream], tokenizer, 3, 64, 12, split)
-    other = Batches([stream], tokenizer, 3, 64, 12, split)
+    one, other = (Batches([stream], tokenizer, 3, 64, 12, split) for _ in range(2))
     for step in (0, 7, 1234):
         whole = one.batch(step, objective)
         for size in (1, 3, 4, 6):
             parts = [other.batch(step, objective, range(i, i + size)) for i in range(0, 12, size)]
             torch.testing.assert_close(joined(parts), whole, rtol=0, atol=0)
+        windows = [*zip([objective, MLM(0.3), MLM(0.3), objective], range(4))]
+        parts = [other.batch(step, what, [i]) for what, i in windows]
+        torch.testing.assert_close(one.micro_batch(step, windows), joined(parts), rtol=0, atol=0)
     different = Batches([stream], tokenizer, 4, 64, 12, split).batch(7, objective)
     assert not torch.equal(different["tokens"], one.batch(7, objective)["tokens"])
 
@@ -70,9 +74,8 @@ def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective,
 def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer, n):
     """Of any number of windows. A second seed has another order."""
     T, W = len(stream) // n, 5 + n // 20
-    batches = Batches([stream], tokenizer, 3, T, W)
-    assert batches.n_windows == [len(stream) // T]
-    (n,) = batches.n_windows
+    batches, n = Batches([stream], tokenizer, 3, T, W), len(stream) // T
+    assert batches.n_windows == [n]
     seen = torch.cat([batches.batch(s, CLM())["tokens"] for s in range(-(-3 * n // W))])[: 3 * n]
     everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
     epochs = [list(map(bytes, seen[e * n : (e + 1) * n].numpy())) for e in range(3)]
@@ -123,146 +126,128 @@ def test_the_fingerprint_of_a_mixture_and_what_cannot_be_mixed(mixture, tmp_path
     assert changed_shard_in_background(load_data(f"{a}:0.7,{copy}:0.3")).result() == copy / "val-00000.bin"
 
 
-def test_clm_targets(stream, tokenizer):
-    for split in ("none", "random", "document"):
-        batch = Batches([stream], tokenizer, 1, 64, 6, split).batch(2, CLM())
-        tokens, targets = batch["tokens"], batch["targets"].view(6, 64)
-        assert torch.equal(batch["positions"], torch.arange(6 * 64))
-        end = batch["doc_end"] if split != "none" else torch.full_like(tokens, 64)
-        last = torch.arange(64) + 1 == end
-        assert (targets[last] == -1).all() and last[:, -1].all()
-        assert torch.equal(targets[:, :-1][~last[:, :-1]], tokens[:, 1:][~last[:, :-1]])
+class Row(list):  # a stream of one window
+    def windows(self, index, T):
+        return np.array([self])
 
 
-def predicted(batch):
-    keep = batch["targets"] >= 0
-    return {*zip(batch["positions"][keep].tolist(), batch["targets"][keep].tolist())}
+@pytest.mark.parametrize(
+    "objective, split, tokens, shown, targets",
+    [
+        (CLM(), "none", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E 10 11 E 12 ."),
+        (CLM(), "document", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E . 11 E . ."),
+        (MLM(1.0), "none", "7 8 9 E 10 11 E 12", "M M M E M M E M", "7 8 9 . 10 11 . 12"),
+        (MLM(1.0, "before"), "none", "7 8 9 E 10 11 E 12", "7 M M E M M E M", "8 9 . 10 11 . 12 ."),
+        (MLM(1.0, "before"), "document", "7 8 9 E 10 11 E 12", "7 M M E 10 M E 12", "8 9 . . 11 . . ."),
+        (MLM(0.5), "none", "E 7 E E 8 E E E", "E M E E M E E E", ". 7 . _ 8 _ _ _"),  # few ordinary tokens
+        (MLM(0.25), "none", "P P P P P P P P", "P P P P P P P P", ". . _ _ _ _ _ _"),
+    ],
+)
+def test_small_windows(tokenizer, objective, split, tokens, shown, targets):
+    """By hand. E, M and P: the special tokens. A dot: no target. _: not among the positions."""
+    ids = {"E": tokenizer.eos_id, "M": tokenizer.mask_id, "P": tokenizer.pad_id, ".": -1, "_": None}
+    row, shown, targets = ([ids[x] if x in ids else int(x) for x in text.split()] for text in (tokens, shown, targets))
+    batch = Batches([Row(row)], tokenizer, 0, 8, 1, split).batch(0, objective)
+    assert batch["tokens"].tolist() == [shown]
+    assert batch["positions"].tolist() == [t for t in range(8) if targets[t] is not None]
+    assert batch["targets"].tolist() == [x for x in targets if x is not None]
+    if split == "document":  # random cuts are in test_paper.py
+        assert batch["doc_start"].tolist() == [[0, 0, 0, 0, 4, 4, 4, 7]]
+        assert batch["doc_end"].tolist() == [[4, 4, 4, 4, 7, 7, 7, 8]] and batch["doc_end"].dtype == torch.int32
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.4, 0.9])
 def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
     """A larger ratio hides the same tokens and more."""
-    T, W, n = 512, 8, round(ratio * 512)
+    T, W, n = 512, 160, round(ratio * 512)
     batches = Batches([stream], tokenizer, 1, T, W)
-    special = torch.tensor(sorted(tokenizer.special_tokens.values()))
-    for step in range(20):
-        batch, plain = batches.batch(step, MLM(mask_ratio=ratio)), batches.batch(step, CLM())["tokens"]
-        positions, targets = batch["positions"], batch["targets"]
-        assert len(positions) == len(set(positions.tolist())) == W * n
-        assert torch.equal(torch.bincount(positions // T, minlength=W), torch.full((W,), n))
-        hidden = positions[targets >= 0]
-        assert torch.equal(plain.flatten()[hidden], targets[targets >= 0]) and not torch.isin(targets, special).any()
-        shown = plain.clone().flatten()
-        shown[hidden] = tokenizer.mask_id
-        assert torch.equal(shown.view(W, T), batch["tokens"])  # nothing else is touched
-        if ratio < 0.8:  # these windows have few special tokens
-            assert (targets >= 0).all()
-        assert predicted(batch) < predicted(batches.batch(step, MLM(mask_ratio=0.95)))
+    batch, more, plain = (batches.batch(1, objective) for objective in (MLM(ratio), MLM(0.95), CLM()))
+    tokens, positions, targets = plain["tokens"].flatten(), batch["positions"], batch["targets"]
+    assert torch.equal(torch.bincount(positions.unique() // T, minlength=W), torch.full((W,), n))
+    hidden = positions[targets >= 0]
+    assert torch.equal(tokens[hidden], targets[targets >= 0])
+    assert not torch.isin(targets, torch.tensor([*tokenizer.special_tokens.values()])).any()
+    shown = tokens.index_fill(0, hidden, tokenizer.mask_id)
+    assert torch.equal(shown, batch["tokens"].flatten())  # nothing else is touched
+    if ratio < 0.8:  # these windows have few special tokens
+        assert (targets >= 0).all()
+    assert {*hidden.tolist()} < {*more["positions"][more["targets"] >= 0].tolist()}
 
 
-@pytest.mark.parametrize("ratio, hidden", [(0.0, 0), (0.001, 0), (1.5, 96)])
-def test_a_mask_ratio_that_hides_no_token_or_too_many_is_refused(stream, tokenizer, ratio, hidden):
-    with pytest.raises(DataError, match=f"mask_ratio={ratio}: it hides {hidden} of the 64 tokens of a window"):
-        Batches([stream], tokenizer, 1, 64, 2).batch(0, MLM(mask_ratio=ratio))
+class InPlace(CLM):
+    def examples(self, w):
+        w.end[:] = w.position + 1
+        return super().examples(w)
 
 
-def test_an_objective_cannot_change_the_bounds_that_it_gets(stream, tokenizer):
-    """It returns new ones: where nothing is split, the loader would take its own for those of the model."""
-
-    class InPlace(CLM):
-        def examples(self, w):
-            w.end[:] = w.position + 1
-            return super().examples(w)
-
-    with pytest.raises(ValueError, match="read-only"):
-        Batches([stream], tokenizer, 1, 64, 2).batch(0, InPlace())
+class Few(CLM):
+    def n_predicted(self, T):
+        return T // 2
 
 
-def test_more_targets_than_an_objective_says_are_refused(stream, tokenizer):
-    class Few(CLM):
-        def n_predicted(self, T):
-            return T // 2
-
-    with pytest.raises(ValueError, match="clm: a window has 63 targets, but n_predicted says 32 at most"):
-        Batches([stream], tokenizer, 1, 64, 6).batch(0, Few())
+class Weighted(MLM):
+    def examples(self, w):
+        return super().examples(w)._replace(weights=w.tokens % 7 + self.mask_ratio - 0.5)
 
 
-def test_shapes_stay_where_a_window_has_too_few_ordinary_tokens(tokenizer):
-    class Stream:  # two windows: one of eos alone but for three tokens, one of padding alone
-        def __len__(self):
-            return 32
+@pytest.mark.parametrize(
+    "objective, message",
+    [
+        (MLM(0.0), "mask_ratio=0.0: it hides 0 of the 64 tokens of a window"),
+        (MLM(0.001), "mask_ratio=0.001: it hides 0 of the 64 tokens of a window"),
+        (MLM(1.5), "mask_ratio=1.5: it hides 96 of the 64 tokens of a window"),
+        (InPlace(), "read-only"),  # it must return new bounds
+        (Few(), "clm: a window has 63 targets, but n_predicted says 32 at most"),
+        (Weighted(0.4), "mlm: a weight is below 0"),
+    ],
+)
+def test_what_an_objective_must_not_do_is_refused(stream, tokenizer, objective, message):
+    with pytest.raises((DataError, ValueError), match=message):
+        Batches([stream], tokenizer, 1, 64, 6).batch(0, objective)
 
-        def windows(self, index, T):
-            rows = np.full((2, T), tokenizer.eos_id)
-            rows[0, [3, 5, 11]] = 7, 8, 9
-            rows[1] = tokenizer.pad_id
-            return rows[index]
 
-    batch = Batches([Stream()], tokenizer, 0, 16, 2).batch(0, MLM(mask_ratio=0.5))
-    assert len(batch["positions"]) == len(set(batch["positions"].tolist())) == 16
-    assert sorted(batch["targets"].tolist()) == [-1] * 13 + [7, 8, 9]
-    assert (batch["tokens"] == tokenizer.mask_id).sum() == 3
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_loss_is_the_mean_over_the_weights(stream, tokenizer, plain, monkeypatch):
+    """The windows of a micro-batch have other ratios, and so other weights. Over several chunks."""
+    monkeypatch.setattr(model.plain_cross_entropy, "__defaults__", (9,))
+    torch.manual_seed(0)
+    transformer, ratios = Transformer(ModelConfig(4096, 1, 2, 1, 16, 16, 64)), torch.tensor([0.5, 0.9, 0.7])
+    windows = [(Weighted(ratio), i) for i, ratio in enumerate(ratios.tolist())]
+    batch = Batches([stream], tokenizer, 1, 64, 3).micro_batch(0, windows)
+    tokens, positions, targets = batch["tokens"], batch["positions"], batch["targets"]
+    assert batch["weights"].dtype == torch.float32 and len(positions) == 32 + 58 + 45
+    weights = (targets % 7 + ratios[positions // 64] - 0.5) * (targets >= 0)
+    logits = transformer.logits(transformer(tokens, False).flatten(0, 1)[positions])
+    total = (F.cross_entropy(logits, targets, ignore_index=-1, reduction="none") * weights).sum()
+    found = PretrainingLoss(transformer, plain=plain)(batch, False)
+    torch.testing.assert_close(found, (total, weights.sum()), rtol=1e-5, atol=0)
+    gradients = (torch.autograd.grad(loss, transformer.parameters())[0] for loss in (found[0], total))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
 def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
-    T = 64
-    batches = Batches([stream], tokenizer, 1, T, 1)
-    (n,), masks = batches.n_windows, {}
-    whole, plain = (batches.batch(0, objective, range(3 * n)) for objective in (BERT, CLM()))
-    positions = whole["positions"].view(3 * n, -1) % T
-    for window, chosen in zip(plain["tokens"], positions.tolist()):
+    batches, masks = Batches([stream], tokenizer, 1, 64, 1), {}
+    windows = range(3 * batches.n_windows[0])
+    positions = batches.batch(0, BERT, windows)["positions"].view(len(windows), -1) % 64
+    for window, chosen in zip(batches.batch(0, CLM(), windows)["tokens"], positions.tolist()):
         masks.setdefault(bytes(window.numpy()), []).append(tuple(chosen))
     assert all(len(set(m)) == len(m) for m in masks.values())
-    hits = torch.bincount(positions.flatten()) / positions.numel() * T
+    hits = torch.bincount(positions.flatten()) / positions.numel() * 64
     assert hits.min() > 0.7 and hits.max() < 1.3
 
 
-@pytest.mark.parametrize("split", ["none", "random", "document"])
-def test_the_position_before_predicts_a_hidden_token_of_its_document(stream, tokenizer, split):
-    T, W = 64, 40
-    batches = Batches([stream], tokenizer, 1, T, W, split)
-    batch, plain = batches.batch(0, MLM(mask_ratio=0.4, predict_from="before")), batches.batch(0, CLM())
-    keep, hidden = batch["targets"] >= 0, (batch["tokens"] == tokenizer.mask_id).flatten()
-    at = batch["positions"][keep]
-    assert torch.equal(plain["tokens"].flatten()[at + 1], batch["targets"][keep])
-    assert hidden[at + 1].all() and hidden.sum() == keep.sum() > 0.3 * T * W
-    assert torch.equal(batch["tokens"].flatten()[~hidden], plain["tokens"].flatten()[~hidden])
-    start = plain["doc_start"] if split != "none" else torch.zeros(W, T)
-    first = (start == torch.arange(T)).flatten()
-    assert not hidden[first].any() and hidden[first.roll(1)].any()
-
-
 def test_mask_proportions(stream, tokenizer):
-    batches = Batches([stream], tokenizer, 1, 64, 64)
-    masked = swapped = same = 0
-    for step in range(5):
-        batch = batches.batch(step, MLM(mask_ratio=0.5, proportions=(0.8, 0.1, 0.1)))
-        keep = batch["targets"] >= 0
-        shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]
-        masked += (shown == tokenizer.mask_id).sum().item()
-        same += (shown == target).sum().item()
-        others = shown[(shown != tokenizer.mask_id) & (shown != target)]
-        swapped += len(others)
-        assert others.max() < len(tokenizer.ranks)  # ordinary tokens only
-    total = masked + swapped + same
-    assert [masked / total, swapped / total, same / total] == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
-
-
-def test_bounds_of_documents(stream, tokenizer):
-    """Random cuts are in test_paper.py."""
-    batch = Batches([stream], tokenizer, 1, 64, 50, "document").batch(0, CLM())
-    assert batch["doc_start"].dtype == batch["doc_end"].dtype == torch.int32
-    for tokens, start, end in zip(batch["tokens"], batch["doc_start"], batch["doc_end"]):
-        last = [*(tokens == tokenizer.eos_id).nonzero().flatten().tolist(), 63]
-        for t in range(64):
-            assert end[t] == min(i for i in last if i >= t) + 1
-            assert start[t] == max((i + 1 for i in last if i < t), default=0)
+    batch = Batches([stream], tokenizer, 1, 64, 320).batch(0, MLM(0.5, proportions=(0.8, 0.1, 0.1)))
+    keep = batch["targets"] >= 0
+    shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]
+    masked, same = shown == tokenizer.mask_id, shown == target
+    assert shown[~masked & ~same].max() < len(tokenizer.ranks)  # ordinary tokens only
+    assert [x.float().mean().item() for x in (masked, same)] == pytest.approx([0.8, 0.1], abs=0.01)
 
 
 def test_an_id_outside_the_vocabulary_is_named(data_dir, tmp_path):
     shutil.copytree(data_dir, tmp_path / "data")
-    shard = np.memmap(tmp_path / "data" / "train-00001.bin", "<u2", "r+")
-    shard[77] = 60_000
+    np.memmap(tmp_path / "data" / "train-00001.bin", "<u2", "r+")[77] = 4096
     stream = TokenStream(tmp_path / "data", load_meta(tmp_path / "data"), "train")
-    with pytest.raises(Damaged, match="train-00001.bin: id 60000 is outside the vocabulary of 4096 ids"):
+    with pytest.raises(Damaged, match="train-00001.bin: id 4096 is outside the vocabulary of 4096 ids"):
         stream.windows(np.arange(len(stream) // 32), 32)
