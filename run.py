@@ -26,8 +26,8 @@ import checkpoint
 import model_checks
 import runtime
 from configurator import read_script, value_problems
+from data import flops, validation
 from data import objective as objectives
-from data import validation
 from data.files import MALFORMED, lock_folder, refuse_malformed, write_json, write_whole
 from data.loader import make_batches, prefetch, to_device
 from data.shards import CYCLE, EMBEDDED_FOLDER, changed_shard_in_background, draws_of, load_data, load_tokenizer
@@ -486,7 +486,7 @@ class Run:
         objectives.add_step(trained["phases"], groups)
         trained["tokens"] += sum(map(len, groups.values())) * self.config.seq_len
         trained["seconds"] += time.perf_counter() - self.started
-        trained["flops"] += objectives.step_flops(self.transformer, groups, cfg.window_split)
+        trained["flops"] += flops.step_flops(self.transformer, groups, cfg.window_split)
         self.step = step + 1
         earlier, self.phase = self.phase, self.phase_of(step)
         if self.phase != earlier:
@@ -527,10 +527,10 @@ class Run:
 
     def speed(self, loss):
         """Return the tokens per second since the last call, for the log. The progress bar shows them, too."""
-        seconds, tokens, flops = (self.trained[name] - self.before[name] for name in ("seconds", "tokens", "flops"))
+        seconds, tokens, count = (self.trained[name] - self.before[name] for name in ("seconds", "tokens", "flops"))
         self.before = dict(self.trained)
         speed = round(tokens / seconds) if seconds else None
-        mfu = runtime.utilization(self.cfg.dtype, flops / self.world_size, seconds, self.device)
+        mfu = flops.utilization(self.cfg.dtype, count / self.world_size, seconds, self.device)
         self.bar.set_postfix(phase=self.phase, loss=f"{loss:.3f}", tok_s=f"{speed or 0:,}", **mfu, refresh=False)
         return {"tokens_per_s": speed}
 

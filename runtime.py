@@ -1,8 +1,7 @@
-"""The machine that a script runs on: device, dtype, determinism, processes, their shards of a model, and its speed."""
+"""The machine that a script runs on: device, dtype, determinism, memory, processes and their shards of a model."""
 
 import ctypes
 import os
-import re
 import resource
 import sys
 from contextlib import suppress
@@ -16,13 +15,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from configurator import value_problems
 from errors import DataError
-
-# Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
-# sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell.
-PEAK_FLOPS = {
-    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12,
-    "RTX 3090": 71e12, "RTX 4090": 165e12, "RTX 5090": 210e12, "MI300X": 1307e12,
-}  # fmt: skip
 
 
 def resolve_auto(settings):
@@ -120,6 +112,14 @@ def any_process(values, device):
     return (count > 0).tolist()
 
 
+def peak_memory(device):
+    """Return the most memory that this process has had, in bytes: of a GPU, or of the host."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 # ----------------------------------------------------------------------------
 # Shards: each process holds a part of every weight, of its gradient and of the optimizer's state (PyTorch's FSDP2)
 
@@ -197,30 +197,3 @@ def scatter_optimizer(optimizer, state):
         for key, x in values.items():
             if isinstance(weights[number], DTensor) and x.ndim:
                 values[key] = scatter(x, weights[number])
-
-
-# ----------------------------------------------------------------------------
-# Arithmetic
-
-
-def peak_flops(device, dtype):
-    """The peak of a torch.device in FLOP/s for activations of this dtype, or None where it is not known."""
-    if device.type != "cuda" or dtype != "bfloat16":
-        return None
-    name = torch.cuda.get_device_name(device).replace("-", " ")
-    other = "(?! (NVL|Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
-    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
-
-
-def peak_memory(device):
-    """Return the most memory that this process has had, in bytes: of a GPU, or of the host."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def utilization(dtype, flops, seconds, device):
-    """The MFU of a step of so many FLOPs and seconds on one device, as {"mfu": text}; {} where it is not known."""
-    peak = peak_flops(device, dtype)
-    return {"mfu": f"{flops / seconds / peak:.1%}"} if peak and seconds else {}

@@ -8,11 +8,9 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from data.loader import mix, u64
 from errors import DataError
@@ -201,50 +199,6 @@ def look_ahead(groups_of, max_steps, batches):
     for what in set().union(*sampled):
         batches.check_repeatable(what)
     return sampled[:-1], predicts_from(record_of(sampled))
-
-
-# ----------------------------------------------------------------------------
-# The arithmetic of a step
-
-
-@lru_cache(1)  # all steps of a run ask for the same model
-def matrix_weights(transformer):
-    """Return how many weights of a Transformer take part in matrix products, without the output head, and in the head.
-
-    They are the matrices of all modules except embeddings, whatever model.py makes of them.
-    """
-    total = 0
-    for module in transformer.modules():
-        if not isinstance(module, torch.nn.Embedding):
-            total += sum(p.numel() for p in module.parameters(recurse=False) if p.ndim == 2)
-    head = transformer.head.weight.numel()
-    return total - head, head
-
-
-def flops_per_token(transformer, T, causal, predicted, seen=1.0):
-    """Floating-point operations per token of a training step: 6 for each weight of a matrix product.
-
-    predicted: the fraction of tokens on which the output head runs. Attention counts its two products for each pair
-    of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
-    that documents leave. MFU is this number times tokens/s, divided by `runtime.peak_flops`.
-    """
-    config, (body, head) = transformer.config, matrix_weights(transformer)
-    attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
-    return 6 * (body + len(transformer.blocks) * attention + predicted * head)
-
-
-def step_flops(transformer, groups, window_split):
-    """Floating-point operations of a training step, over all processes. groups: see `data.objective.by_objective`.
-
-    A window that is cut once at random has 2/3 of the pairs of a query and a key. Cuts at each eos are not counted.
-    """
-    T = transformer.config.seq_len
-    seen = 2 / 3 if window_split == "random" else 1.0
-    flops = 0
-    for objective, windows in groups.items():
-        per_token = flops_per_token(transformer, T, objective.causal, objective.n_predicted(T) / T, seen)
-        flops += len(windows) * T * per_token
-    return flops
 
 
 # ----------------------------------------------------------------------------

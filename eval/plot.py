@@ -12,7 +12,8 @@ from pathlib import Path
 
 from checkpoint import path_of, steps
 from data.files import refuse_malformed
-from data.objective import micro_batches, step_flops, title, validation_keys
+from data.flops import step_flops
+from data.objective import micro_batches, title, validation_keys
 from errors import DataError, exit_with_message, show
 from run import read_metrics
 from runtime import peak_memory

@@ -13,12 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 import checkpoint
 import model_checks
 import runtime
-from data.objective import CLM, MLM, flops_per_token, step_flops
+from data.flops import flops_per_token, peak_flops, step_flops, utilization
+from data.objective import CLM, MLM
 from errors import DataError
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
 from model_checks import check_attention, set_attention, stress_attention
-from runtime import peak_flops, utilization
 
 CPU = torch.device("cpu")
 plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not

@@ -330,7 +330,7 @@ HALF_A_LINE = 'calls[-1][0].file.write(b"{half"), calls[-1][0].file.flush()'
     ("data.loader.Batches.batch", "args[1] == 7", "RuntimeError", 7),
     ("torch.optim.AdamW.step", "len(calls) == 8", "RuntimeError", 5),
     ("data.loader.Batches.batch", "True", "torch.OutOfMemoryError", 0),
-    ("runtime.utilization", "len(calls) == 8", "RuntimeError", 5),
+    ("data.flops.utilization", "len(calls) == 8", "RuntimeError", 5),
     ("data.validation.evaluate", "len(calls) == 3", "torch.OutOfMemoryError", 8),  # that of step 10
     ("data.validation.evaluate", "len(calls) == 4", "RuntimeError", 15),  # the last one
     ("run.MetricsLog.write", f"len(calls) == 13 and ({HALF_A_LINE})", "OSError", 10),

@@ -18,7 +18,8 @@ sys.path[:0] = [".", str(FOLDER / "study_cause")]
 import comparisons as cause
 
 import configurator
-from data.objective import CLM, MLM, step_flops
+from data.flops import step_flops
+from data.objective import CLM, MLM
 from eval.study.plan import DEFAULTS
 from model import Transformer
 from run import model_config

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import torch
 
 from configurator import Settings
-from data.objective import by_objective, step_flops
+from data.flops import step_flops
+from data.objective import by_objective
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
 from model import ModelConfig, Transformer

@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import checkpoint
 import configurator
+from data.flops import PEAK_FLOPS
 from errors import DataError, nearest
 from eval.study import figures
 from eval.study.branch import PLANNED, TRAIN, Schedule, why_not_branch
 from eval.study.jobs import ROOT
 from eval.tasks.registry import find_task
 from run import CHOICES, LIMITS
-from runtime import PEAK_FLOPS
 
 FINETUNE = ROOT / "finetune.py"
 DEFAULTS = configurator.read_script(TRAIN)[0]

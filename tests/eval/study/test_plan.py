@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import checkpoint
-from data.objective import flops_per_token
+from data.flops import flops_per_token
 from errors import DataError
 from eval.study import run as carry_out
 from eval.study.branch import Schedule, schedule_problems

@@ -1,0 +1,68 @@
+"""The floating-point operations (FLOPs) of a training step, and the peak of a device. Together they give the MFU."""
+
+import re
+from functools import lru_cache
+
+import torch
+
+# Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
+# sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell.
+PEAK_FLOPS = {
+    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12,
+    "RTX 3090": 71e12, "RTX 4090": 165e12, "RTX 5090": 210e12, "MI300X": 1307e12,
+}  # fmt: skip
+
+
+@lru_cache(1)  # all steps of a run ask for the same model
+def matrix_weights(transformer):
+    """Return how many weights of a Transformer take part in matrix products, without the output head, and in the head.
+
+    They are the matrices of all modules except embeddings, whatever model.py makes of them.
+    """
+    total = 0
+    for module in transformer.modules():
+        if not isinstance(module, torch.nn.Embedding):
+            total += sum(p.numel() for p in module.parameters(recurse=False) if p.ndim == 2)
+    head = transformer.head.weight.numel()
+    return total - head, head
+
+
+def flops_per_token(transformer, T, causal, predicted, seen=1.0):
+    """Floating-point operations per token of a training step: 6 for each weight of a matrix product.
+
+    predicted: the fraction of tokens on which the output head runs. Attention counts its two products for each pair
+    of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
+    that documents leave. MFU is this number times tokens/s, divided by `peak_flops`.
+    """
+    config, (body, head) = transformer.config, matrix_weights(transformer)
+    attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
+    return 6 * (body + len(transformer.blocks) * attention + predicted * head)
+
+
+def step_flops(transformer, groups, window_split):
+    """Floating-point operations of a training step, over all processes. groups: see `data.objective.by_objective`.
+
+    A window that is cut once at random has 2/3 of the pairs of a query and a key. Cuts at each eos are not counted.
+    """
+    T = transformer.config.seq_len
+    seen = 2 / 3 if window_split == "random" else 1.0
+    flops = 0
+    for objective, windows in groups.items():
+        per_token = flops_per_token(transformer, T, objective.causal, objective.n_predicted(T) / T, seen)
+        flops += len(windows) * T * per_token
+    return flops
+
+
+def peak_flops(device, dtype):
+    """The peak of a torch.device in FLOP/s for activations of this dtype, or None where it is not known."""
+    if device.type != "cuda" or dtype != "bfloat16":
+        return None
+    name = torch.cuda.get_device_name(device).replace("-", " ")
+    other = "(?! (NVL|Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
+    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
+
+
+def utilization(dtype, flops, seconds, device):
+    """The MFU of a step of so many FLOPs and seconds on one device, as {"mfu": text}; {} where it is not known."""
+    peak = peak_flops(device, dtype)
+    return {"mfu": f"{flops / seconds / peak:.1%}"} if peak and seconds else {}
