@@ -43,7 +43,7 @@ def summary(log):
 
 
 def print_start(run, rates):
-    """Print the model, the budget with its data, and the machine, a line each. rates: the learning rate of each step."""
+    """Print the model, the budget with its data, and the machine, a line each. rates: of learning, by step."""
     cfg, config, transformer = run.cfg, run.config, run.transformer
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"

@@ -106,7 +106,7 @@ def read_results(plan):
 
 
 def table(header, rows):
-    """Return a Markdown table whose columns also line up in a terminal; "" without rows. An empty cell is shown as -."""
+    """Return a Markdown table whose columns also line up in a terminal; "" without rows. Empty cells are shown as -."""
     if not rows:
         return ""
     cells = [[str(cell or "-") for cell in row] for row in rows]

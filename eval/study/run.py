@@ -20,12 +20,10 @@ from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
 from run import RESUME_MAY_CHANGE, last_logged
 
-# Settings that may differ from those that a job was started with: nothing depends on them, or `finetuning` gives them.
+# Settings that may differ from those that a job was started with, because no weight and no score depends on them.
 MAY_DIFFER = {
     "train.py": RESUME_MAY_CHANGE - {"data"},
-    "finetune.py": set(
-        "out_dir baseline save_model random_weights lr seed device tasks_dir eval_interval eval_examples".split()
-    ),
+    "finetune.py": {"baseline", "save_model", "device", "tasks_dir", "eval_interval", "eval_examples"},
 }
 
 

@@ -42,7 +42,10 @@ def test_the_command_goes_by_the_record(model, encoder, tmp_path, capsys):
 
 def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
     text = continue_text(model, tokenizer, "The list", 80, temperature=0)
-    assert text.startswith("The list") and text == continue_text(model, tokenizer, "The list", 80, temperature=0)
+    ids = torch.tensor([[tokenizer.eos_id, *tokenizer.encode("The list")]])
+    likeliest = model.logits(model(ids, causal=True)[0, -1]).argmax().item()
+    assert text == continue_text(model, tokenizer, "The list", 80, temperature=0)
+    assert text.startswith("The list" + tokenizer.decode([likeliest]))
     a, b, c = (continue_text(model, tokenizer, "The list", 20, 1.0, seed) for seed in (1, 1, 2))
     assert a == b != c
 
