@@ -20,7 +20,7 @@ BATCHES = {  # the objectives that make them, and checksums with window_split no
     "MLM": ((MLM(0.4), HiddenTokens()), "b2fb65fe2727f320", "8da0b6c4a9f2cccc", "6437b63b4c1690b4"),
     "80/10/10": ((MLM(0.15, proportions=(0.8, 0.1, 0.1)),), "07ac7b1a84bba03a", "2e08d3f7a7127c87", "c4fcb20964396f1b"),
     "MNTP": ((MLM(0.2, "before"),), "6b7471d6f3e0db85", "f2ea2658c20b6b39", "486bcb71b516fa84"),
-    "MNTP 40": ((MLM(0.4, "before"), HiddenTokens("before")), "77ad1059c1df54fb", "f0b90caebe4e2700", "9d334c462d60cb0b"),
+    "MNTP4": ((MLM(0.4, "before"), HiddenTokens("before")), "77ad1059c1df54fb", "f0b90caebe4e2700", "9d334c462d60cb0b"),
 }
 LOSSES = [  # both validation losses at the start, 20 training losses, some of them with validation losses
     8.35952, 8.32877, 8.32966, 8.31896, 8.23595, 8.06605, 7.91204, 7.63731, 7.51963, 7.33813, 7.50790, 7.52189,
