@@ -86,37 +86,25 @@ def check(B, T, H, H_kv, D, dtype, causal, length=None, padding=0, scale=1.0, pa
             assert x[:, T - padding :].eq(0).all(), name
 
 
-CASES = [  # causal, T, H, H_kv, D, dtype, length of a document, padding
-    (True, 1, 2, 2, 64, torch.float32, None, 0), (False, 2, 2, 1, 64, torch.float32, 1, 0),
-    (True, 63, 3, 1, 32, torch.float16, None, 0), (False, 65, 1, 1, 96, torch.float32, 64, 0),
-    (True, 127, 2, 1, 96, torch.float16, 63, 5), (False, 64, 1, 1, 128, torch.float16, None, 0),
-    (False, 70, 2, 1, 32, torch.float32, 70, 70),  # no row sees anything
+# B, T, H, H_kv, D, dtype, causal, length of a document, padding, scale, packed, strides of the output's gradient
+FP32, FP16 = torch.float32, torch.float16
+CASES = [
+    (1, 1, 2, 2, 64, FP32, True), (1, 2, 2, 1, 64, FP32, False, 1), (1, 63, 3, 1, 32, FP16, True),
+    (1, 65, 1, 1, 96, FP32, False, 64), (1, 127, 2, 1, 96, FP16, True, 63, 5), (1, 64, 1, 1, 128, FP16, False),
+    (1, 70, 2, 1, 32, FP32, False, 70, 70),  # no row sees anything
+    (2, 66, 4, 2, 32, FP16, False, None, 0, 3, True), (2, 66, 4, 2, 32, FP16, True, 31, 0, 3, True, "transposed"),
+    (2, 66, 4, 2, 32, FP32, False, 64, 0, 3, False, "expanded"), (2, 66, 4, 2, 32, FP32, True, None, 0, 60),
 ]  # fmt: skip
 HEADS = (6, 1, 32), (4, 2, 64), (2, 1, 96), (2, 1, 128)  # H, H_kv, D
-GRID = itertools.product((True, False), (63, 127, 129), HEADS, (None, 1, 65))
+for causal, T, heads, length in [*itertools.product((True, False), (63, 127, 129), HEADS, (None, 1, 65))][::5]:
+    dtype = FP32 if (T + (length or 0)) % 4 < 2 else FP16
+    case = 1, T, *heads, dtype, causal, length, T // 5 if length else 0
+    CASES.append(pytest.param(case, marks=pytest.mark.slow))
 
 
-def grid_case(causal, T, heads, length):
-    dtype = torch.float32 if (T + (length or 0)) % 4 < 2 else torch.float16
-    return pytest.param(causal, T, *heads, dtype, length, T // 5 if length else 0, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(
-    "causal, T, H, H_kv, D, dtype, length, padding", CASES + [grid_case(*case) for case in [*GRID][::5]]
-)
-def test_kernels_equal_the_formula(causal, T, H, H_kv, D, dtype, length, padding):
-    check(1, T, H, H_kv, D, dtype, causal, length, padding)
-
-
-STRIDES = [
-    (False, torch.float16, True, "plain", None, 3), (True, torch.float16, True, "transposed", 31, 3),
-    (False, torch.float32, False, "expanded", 64, 3), (True, torch.float32, False, "plain", None, 60),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("causal, dtype, packed, d_strides, length, scale", STRIDES)
-def test_any_strides_two_rows_larger_inputs(causal, dtype, packed, d_strides, length, scale):
-    check(2, 66, 4, 2, 32, dtype, causal, length, 0, scale, packed, d_strides)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernels_equal_the_formula(case):
+    check(*case)
 
 
 # Blocks of the table's larger rows: with bounds within a block, without documents, and with edges on both sides.

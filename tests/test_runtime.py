@@ -24,33 +24,26 @@ CPU = torch.device("cpu")
 plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not
 
 
-def no_scale(q, *args):
-    """Attention with the mistake that hides best: softmax without 1 / sqrt(D)."""
-    return plain(q * q.shape[-1] ** 0.5, *args)
-
-
-def no_gradient_of_v(q, k, v, *args):
-    return plain(q, k, v.detach(), *args) + 0 * v.sum()
-
-
-def not_a_number(*args):
-    return plain(*args) * torch.nan
-
-
-def a_thousandth_off(q, *args):
-    return plain(q * 1.001, *args)
-
-
 def fails(*args):
     raise RuntimeError("gcc not found")
 
 
+STAND_INS = {
+    "right": plain,
+    "no scale": lambda q, *args: plain(q * q.shape[-1] ** 0.5, *args),  # no 1 / sqrt(D): the mistake that hides best
+    "no gradient of v": lambda q, k, v, *args: plain(q, k, v.detach(), *args) + 0 * v.sum(),
+    "NaN": lambda *args: plain(*args) * torch.nan,
+    "0.001 off": lambda q, *args: plain(q * 1.001, *args),
+    "fails": fails,
+}
+
+
 @pytest.fixture
 def kernels(monkeypatch):
-    """kernels(attention, unequal): stand-ins for the kernels, of which so many passes differ."""
+    """kernels(name, unequal): stand-ins for the kernels, of which so many passes differ."""
 
-    def stand_in(attention, unequal=0):
-        monkeypatch.setattr(model_checks, "check_attention", partial(check_attention, fused=attention))
+    def stand_in(name, unequal=0):
+        monkeypatch.setattr(model_checks, "check_attention", partial(check_attention, fused=STAND_INS[name]))
         monkeypatch.setattr(model_checks, "stress_attention", lambda *case: unequal)
 
     return stand_in
@@ -67,22 +60,21 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
     stress = partial(stress_attention, ModelConfig(), torch.float32, CPU, False, documents, passes=5, B=1, T=48)
     assert stress(fused=plain) == 0
     assert stress(fused=differs_once) == 1 and len(calls) == 5
-    for wrong in (no_gradient_of_v, not_a_number):  # always the same
+    for wrong in (STAND_INS["no gradient of v"], STAND_INS["NaN"]):  # always the same
         with pytest.raises(ValueError, match="for rows of 48 tokens it differs from PyTorch's attention"):
             stress(fused=wrong)
 
 
+BF16 = torch.bfloat16
+
+
 @pytest.mark.parametrize("fused, unequal, head_dim, dtype, why", [
-    (plain, 0, 32, torch.bfloat16, ""),
-    (plain, 3, 32, torch.bfloat16, "gave another result 3 times"),
-    (no_scale, 0, 32, torch.bfloat16, "relative error is .*, of which 1e-02"),
-    (no_gradient_of_v, 0, 32, torch.bfloat16, "relative error is 1.0e.00, of which 1e-02"),
-    (not_a_number, 0, 32, torch.bfloat16, "relative error is inf"),
-    (a_thousandth_off, 0, 32, torch.bfloat16, ""),
-    (a_thousandth_off, 0, 32, torch.float32, "relative error is "),  # which must be more precise
-    (fails, 0, 32, torch.bfloat16, "RuntimeError: gcc not found"),
-    (None, 0, 32, torch.bfloat16, "device cpu: the kernels need a GPU"),
-    (plain, 0, 48, torch.bfloat16, "head dim 48 is not 32"),
+    ("right", 0, 32, BF16, ""), ("right", 3, 32, BF16, "gave another result 3 times"),
+    ("no scale", 0, 32, BF16, "relative error is .*, of which 1e-02"),
+    ("no gradient of v", 0, 32, BF16, "relative error is 1.0e.00, of which 1e-02"),
+    ("NaN", 0, 32, BF16, "relative error is inf"), ("fails", 0, 32, BF16, "RuntimeError: gcc not found"),
+    ("0.001 off", 0, 32, BF16, ""), ("0.001 off", 0, 32, torch.float32, "relative error is "),
+    ("", 0, 32, BF16, "device cpu: the kernels need a GPU"), ("right", 0, 48, BF16, "head dim 48 is not 32"),
 ])  # fmt: skip
 def test_only_kernels_that_agree_are_used(kernels, recwarn, fused, unequal, head_dim, dtype, why):
     if fused:
@@ -110,9 +102,9 @@ def test_a_resumed_run_keeps_its_attention(kernels):
         assert versions == now | dict(attention=model.attention_backend)
         return model.attention_backend
 
-    kernels(fails)
+    kernels("fails")
     assert [choose(now | dict(attention=name)) for name in ("triton", "sdpa")] == ["triton", "sdpa"]
-    kernels(plain)
+    kernels("right")
     for earlier in (now, dict(torch="2.11", device="NVIDIA H100", attention="sdpa"), None):
         assert choose(earlier) == "triton"
 

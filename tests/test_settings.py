@@ -18,7 +18,8 @@ REFUSED = [  # arguments, and what the message says of each of them
      "n_head=4, n_kv_head=3: n_head must be a multiple of n_kv_head|keep_steps=-5: must be above 0|"
      "mask_proportions=(0.8, 0.1): must be 3 numbers with sum 1|mask_ratio=0.01: masks not one token of 16|"
      "window_split=random: needs seq_len of at least 24, got 16"),
-    ("train.py --n_layer=99999999", "n_layer is 99,999,999: must be at most 1,000|the number of weights is 767,999,996,416"),
+    ("train.py --n_layer=99999999",
+     "n_layer is 99,999,999: must be at most 1,000|the number of weights is 767,999,996,416: must be at most"),
     ("train.py --global_batch_tokens=3200000", "fewer than the 3200000 of one batch: give more text or a"),
     ("train.py --seq_len=8192 --global_batch_tokens=8192", "of one window: give a smaller --seq_len, or prepare"),
     ("train.py --clm_windows=1e308 --keep_steps=1e308",
