@@ -292,7 +292,7 @@ def main():
         set_up(Path(world))
         if args.case:
             sys.exit(try_case(name, int(number), verbose=True) or 0)
-        end, cases = time.monotonic() + 60 * args.minutes, itertools.product(itertools.count(), CLASSES)
+        end, cases = time.monotonic() + 60 * args.minutes, ((n, name) for n in itertools.count() for name in CLASSES)
         while time.monotonic() < end:
             number, name = next(cases)
             if lost := try_case(name, number):
