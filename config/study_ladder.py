@@ -13,7 +13,7 @@
 # So at both widths 2,500 steps are 6.5 tokens per block parameter, 5,000 are 13, 20,000 are 52, 40,000 are 104 and
 # 80,000 are 208 (41.0M tokens at width 64). Decay is the last 6 % of the steps. A row's name ends in its tokens per
 # block parameter. The rates are placeholders until the trials, which the design describes.
-base = "study_cause.py"  # the same tasks and fine-tuning
+base = "finished/study_cause.py"  # the same tasks and fine-tuning
 out_dir = "out/study-ladder"
 train = (
     "config/openstax.py --data=data/prepared/books --switch_step=0 --eval_interval=500 --checkpoint_interval=5000 "

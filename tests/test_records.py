@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 import pytest
 from helpers import ROOT, Run
 
 CHECK = ROOT / "docs/results/records/check.py"
-RECORD_2 = ROOT / "docs/results/records/2-embedding-rate"
-MODEL = json.loads((RECORD_2 / "runs/record-seed-120/config.json").read_text())["model"]  # 1,836,160 parameters
+RECORD_2 = zipfile.ZipFile(ROOT / "docs/results/records/2-embedding-rate.zip")
+MODEL = json.loads(RECORD_2.read("runs/record-seed-120/config.json"))["model"]  # 1,836,160 parameters
 FINGERPRINT = "d7c569101252a1efd86f390ac45a4ac5e970f27c527cad086fdf88fcc41d254e"
 SETTINGS = dict(max_steps=3000, global_batch_tokens=2048, eval_windows=128, micro_batch=32)
 SETTINGS |= dict(init_from="", branch_from="")
@@ -53,12 +54,13 @@ def check(*folders, script=CHECK):
 
 
 def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path):
-    code, said = check(write_study(tmp_path / "study"), tmp_path / "kept")
+    code, said = check(write_study(tmp_path / "study"), tmp_path / "kept.zip")
     assert code == 0, said
     assert "steps 3000" in said and "score 67.00" in said and "flops 3.3e+13, must be below 6.14e+13" in said
-    assert check(tmp_path / "kept") == (0, said)
-    assert "is not replaced" in check(tmp_path / "study", tmp_path / "kept")[1]
-    assert "no such file" in check(tmp_path / "nothing")[1]
+    assert check(tmp_path / "kept.zip") == (0, said)
+    assert "is not replaced" in check(tmp_path / "study", tmp_path / "kept.zip")[1]
+    assert "must be a new file that ends in .zip" in check(tmp_path / "study", tmp_path / "folder")[1]
+    assert "no such study" in check(tmp_path / "nothing")[1]
 
 
 @pytest.mark.parametrize("changes, said", [
@@ -83,16 +85,18 @@ def test_what_breaks_a_rule(tmp_path, changes, said):
 def test_records_are_compared_with_those_before(tmp_path):
     """The check looks for other records beside itself. A later one changes nothing for those before."""
     (tmp_path / "check.py").write_text(CHECK.read_text())
-    first = write_study(tmp_path / "1-first")
+    first = write_study(tmp_path / "first")
+    assert check(first, tmp_path / "1-first.zip", script=tmp_path / "check.py")[0] == 0
     new = write_study(tmp_path / "new", seeds=(204, 205, 206, 207, 208))
-    write_study(tmp_path / "2-second", seeds=(300, 301, 302, 303, 304), flops=3.2e13)
+    second = write_study(tmp_path / "second", seeds=(300, 301, 302, 303, 304), flops=3.2e13)
+    assert check(second, tmp_path / "2-second.zip", script=tmp_path / "check.py")[0] == 0
 
     def said(*args):
         return check(*args, script=tmp_path / "check.py")[1]
 
     assert "1-first has used [204]" in said(new)
-    assert "of row 0" in said(first) and "not a record" not in said(first)
-    assert "call it 3-short-name" in said(new, tmp_path / "4-new")
+    assert "of row 0" in said(tmp_path / "1-first.zip") and "not a record" not in said(tmp_path / "1-first.zip")
+    assert "call it 3-short-name.zip" in said(new, tmp_path / "4-new.zip")
 
 
 def test_the_split_of_scifact(tmp_path):

@@ -14,8 +14,8 @@ from statistics import mean, stdev
 import torch
 
 FOLDER = Path(__file__).parent
-sys.path[:0] = [".", str(FOLDER / "study_cause")]
-import comparisons as cause
+sys.path[:0] = [".", str(FOLDER)]
+import studies
 
 import configurator
 from data.flops import step_flops
@@ -26,11 +26,6 @@ from run import model_config
 
 WIDTHS = {64: "--n_head=1 --d_model=64 --d_ff=192", 128: "", 192: "--n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576"}
 RATES = "0.0005", "0.001", "0.002", "0.004"  # of fine-tuning, in the design of study_cause
-
-
-def rows(name):
-    with open(FOLDER / name, newline="") as file:
-        return [*csv.DictReader(file)]
 
 
 def shape(arguments, vocab_size):
@@ -56,8 +51,9 @@ def papers_leads():
     """Print the lead of 25 % CLM over pure MLM in the paper (610M), against tokens per parameter of the blocks."""
     parameters = block_parameters(shape("config/610m.py", 128_256))
     scores = {}
-    for row in rows("lesson/paper.csv"):
-        scores[row["family"], float(row["tokens_billions"]), row["clm_percent"]] = float(row["score"])
+    with open(FOLDER / "lesson" / "paper.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            scores[row["family"], float(row["tokens_billions"]), row["clm_percent"]] = float(row["score"])
     for family, billions, percent in scores:
         if percent == "25":
             lead = scores[family, billions, "25"] - scores[family, billions, "0"]
@@ -68,9 +64,10 @@ def our_leads():
     """Print the same of width 128, on SciFact."""
     parameters = block_parameters(shape("config/openstax.py", 4096))
     for ending, steps in (("10.2M", 5_000), ("41M", 20_000)):
-        scores = cause.resample(cause.choose(cause.read("results.csv", ending)), "results.npz")
-        both = [cause.means_of(scores, recipe, ("scifact",)) for recipe in ("clm25-mlm", "mlm")]
-        lead = cause.as_text(cause.compare(cause.differences(*both)))
+        chosen = studies.choose(studies.models(studies.read("cause", "results.csv"), f"(.+)-{ending}"))
+        scores = studies.resample("cause", chosen)
+        both = [studies.means_of(scores, recipe, ("scifact",)) for recipe in ("clm25-mlm", "mlm")]
+        lead = studies.as_text(studies.compare(studies.differences(*both)))
         print(f"ours, SciFact: {lead} at {2048 * steps / parameters:.0f} tokens per block parameter ({parameters:,})")
 
 
@@ -85,10 +82,10 @@ def clm_flops():
 def deviations():
     """Print the standard deviation over fine-tuning rates, the mean of five seeds, with and without the highest."""
     tests = defaultdict(list)
-    for row in rows("study_cause/results.csv"):
+    for row in studies.read("cause", "results.csv"):
         if row["finetune_seed"] == "1" and row["rate"] in RATES and row["model"] in ("mlm-10.2M", "clm25-mlm-10.2M"):
             tests[row["task"], row["model"], row["seed"]].append((float(row["rate"]), float(row["test"])))
-    for task in cause.TASKS:
+    for task in studies.TASKS:
         for model in ("clm25-mlm-10.2M", "mlm-10.2M"):
             found = [sorted(each) for (t, m, _), each in tests.items() if (t, m) == (task, model)]
             four, three = (mean(stdev(test for _, test in each[:n]) for each in found) for n in (4, 3))
@@ -98,7 +95,7 @@ def deviations():
 def steps_to_a_loss(step=4700):
     """Print how many times as early each recipe reaches pure MLM's loss at a step, by the counted runs of a seed."""
     losses = defaultdict(dict)
-    for row in rows("study_cause/losses.csv"):
+    for row in studies.read("cause", "losses.csv"):
         losses[row["model"], row["seed"]][int(row["step"])] = float(row["mlm_loss"])
     for model in ("mlm-80-10-10-41M", "clm25-mlm-10.2M", "mlm-80-0-20-10.2M", "mntp-10.2M"):
         ratios = []
@@ -111,7 +108,7 @@ def steps_to_a_loss(step=4700):
 
 def small_study():
     """Print pure CLM minus pure MLM on tagging, and MLM continued from CLM minus that from MLM."""
-    for row in rows("study_small/comparisons.csv"):
+    for row in studies.table("early/small.zip", "comparisons.csv"):
         continued = row["question"] == "2,550 steps added"
         if continued or (row["target"], row["model_a"], row["model_b"]) == ("conll2003", "CLM only", "MLM only"):
             difference, high, p = float(row["difference"]), float(row["high_95"]), float(row["p_holm"])

@@ -1,10 +1,11 @@
 """Check a study of five seeds against the rules of docs/records.md, and keep what shows it.
 
     python docs/results/records/check.py out/study-record                                      # check
-    python docs/results/records/check.py out/study-record docs/results/records/1-short-name    # check, then keep
+    python docs/results/records/check.py out/study-record docs/results/records/1-short-name.zip  # check, then keep
 
-What is kept has the form of the study's folder, so that it can be checked again: report/results.csv, and of each run
-config.json and the last lines of metrics.jsonl. A folder that is kept here is compared with those of lower numbers.
+What is kept is a zip file with the form of the study's folder, so that it can be checked again: report/results.csv, and
+of each run config.json and the last lines of metrics.jsonl. A file that is kept here is compared with those of lower
+numbers.
 
 Run it in the main folder, at the code that made the runs: the model's parameters are counted by its model.py.
 """
@@ -12,6 +13,7 @@ Run it in the main folder, at the code that made the runs: the model's parameter
 import csv
 import json
 import sys
+import zipfile
 from pathlib import Path
 from statistics import mean
 
@@ -31,14 +33,24 @@ RATES = [0.001, 0.002, 0.003]  # of fine-tuning, with one seed; a second seed ha
 LAST_LINES = 5
 
 
+def opened(study):
+    """Return a study's folder or zip file as a path whose files can be read."""
+    return zipfile.Path(study) if study.suffix == ".zip" else study
+
+
 def read_runs(study):
     """Return {seed: (config.json, the last lines of metrics.jsonl)} of a study's runs."""
     runs = {}
-    for folder in sorted((study / "runs").iterdir()):
+    for folder in sorted((opened(study) / "runs").iterdir(), key=lambda folder: folder.name):
         config = json.loads((folder / "config.json").read_text())
         lines = (folder / "metrics.jsonl").read_text().splitlines()[-LAST_LINES:]
         runs[config["settings"]["seed"]] = config, [json.loads(line) for line in lines]
     return runs
+
+
+def read_results(study):
+    """Return the rows of a study's table of fine-tunings."""
+    return [*csv.DictReader((opened(study) / "report" / "results.csv").read_text().splitlines())]
 
 
 def final_loss(lines):
@@ -53,8 +65,8 @@ def count_parameters(shape):
 
 
 def earlier(study):
-    """Return the folders of the records before this study: all of them, if it is not kept here."""
-    records = {int(path.name.partition("-")[0]): path for path in RECORDS.glob("[0-9]*-*") if path.is_dir()}
+    """Return the files of the records before this study: all of them, if it is not kept here."""
+    records = {int(path.name.partition("-")[0]): path for path in RECORDS.glob("[0-9]*-*.zip")}
     own = [number for number, path in records.items() if path.resolve() == study.resolve()]
     return [records[number] for number in sorted(records) if not own or number < own[0]]
 
@@ -66,9 +78,9 @@ def targets(records):
     """
     flops, score = [(FLOPS, "row 0")], [(SCORE, "row 0")]
     for record in records:
-        flops.append((max_flops(read_runs(record)), record.name))
+        flops.append((max_flops(read_runs(record)), record.stem))
         center, half = stats.interval([*mean_scores(record).values()])
-        score.append((center - half, record.name))
+        score.append((center - half, record.stem))
     return min(flops), max(score)
 
 
@@ -79,10 +91,9 @@ def max_flops(runs):
 def mean_scores(study):
     """Return {seed: the mean test score of both tasks, in percent} at the rates that validation chose."""
     tests = {}
-    with open(study / "report" / "results.csv") as file:
-        for row in csv.DictReader(file):
-            if row["chosen"] == "True":
-                tests.setdefault((int(row["pretraining_seed"]), row["task"]), []).append(float(row["test"]))
+    for row in read_results(study):
+        if row["chosen"] == "True":
+            tests.setdefault((int(row["pretraining_seed"]), row["task"]), []).append(float(row["test"]))
     seeds = [seed for seed, _ in tests if all((seed, task) in tests for task in TASKS)]
     return {seed: mean(mean(tests[seed, task]) for task in TASKS) for seed in seeds}
 
@@ -90,13 +101,12 @@ def mean_scores(study):
 def fine_tuning_problems(study):
     """Yield each model and task that is not fine-tuned as the rules say, one sentence each."""
     tried, chosen = {}, {}
-    with open(study / "report" / "results.csv") as file:
-        for row in csv.DictReader(file):
-            model = row["pretraining_seed"], row["task"]
-            tried.setdefault(model, set()).add(float(row["lr"]))
-            chosen.setdefault(model, set())
-            if row["chosen"] == "True":
-                chosen[model].add(row["seed"])
+    for row in read_results(study):
+        model = row["pretraining_seed"], row["task"]
+        tried.setdefault(model, set()).add(float(row["lr"]))
+        chosen.setdefault(model, set())
+        if row["chosen"] == "True":
+            chosen[model].add(row["seed"])
     for (seed, task), rates in tried.items():
         if sorted(rates) != RATES:
             yield f"seed {seed}, {task}: fine-tuned at {sorted(rates)}, must be {RATES}"
@@ -113,7 +123,7 @@ def problems(study, runs, scores):
     for record in earlier(study):
         used = set(read_runs(record)) & set(runs)
         if used:
-            yield f"seeds: {record.name} has used {sorted(used)}"
+            yield f"seeds: {record.stem} has used {sorted(used)}"
     yield from fine_tuning_problems(study)
     for seed, (config, lines) in runs.items():
         settings, model = config["settings"], config["model"]
@@ -142,28 +152,27 @@ def problems(study, runs, scores):
             yield f"seed {seed}: the last line of the log has no validation loss"
 
 
-def keep(study, folder):
-    """Copy what the check reads to a folder of records."""
-    for run in (study / "runs").iterdir():
-        kept = folder / "runs" / run.name
-        kept.mkdir(parents=True)
-        kept.joinpath("config.json").write_text((run / "config.json").read_text())
-        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-        kept.joinpath("metrics.jsonl").write_text("".join(lines[-LAST_LINES:]))
-    (folder / "report").mkdir()
-    (folder / "report" / "results.csv").write_text((study / "report" / "results.csv").read_text())
+def keep(study, path):
+    """Write what the check reads to a zip file. It appears under its name when it is whole."""
+    part = path.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for run in sorted((study / "runs").iterdir()):
+            archive.writestr(f"runs/{run.name}/config.json", (run / "config.json").read_text())
+            lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+            archive.writestr(f"runs/{run.name}/metrics.jsonl", "".join(lines[-LAST_LINES:]))
+        archive.write(study / "report" / "results.csv", "report/results.csv")
+    part.replace(path)
 
 
-def main(study, folder=None):
-    if folder and folder.exists():
-        sys.exit(f"{folder} exists, and is not replaced: choose another folder")
-    if folder and folder.parent.resolve() == RECORDS.resolve():
-        number = len(earlier(folder)) + 1
-        if not folder.name.startswith(f"{number}-"):
-            sys.exit(f"{folder}: call it {number}-short-name, it is record {number}")
-    for needed in (study / "runs", study / "report" / "results.csv"):
-        if not needed.exists():
-            sys.exit(f"{needed}: no such file. Run the whole study first: python -m eval.study config/study_record.py")
+def main(study, kept=None):
+    if kept and (kept.suffix != ".zip" or kept.exists()):
+        sys.exit(f"{kept} must be a new file that ends in .zip; what exists is not replaced")
+    if kept and kept.parent.resolve() == RECORDS.resolve():
+        number = len(earlier(kept)) + 1
+        if not kept.name.startswith(f"{number}-"):
+            sys.exit(f"{kept}: call it {number}-short-name.zip, it is record {number}")
+    if not study.exists() or not (opened(study) / "report" / "results.csv").exists():
+        sys.exit(f"{study}: no such study. Run it first: python -m eval.study config/study_record.py")
     runs, scores = read_runs(study), mean_scores(study)
     broken = list(problems(study, runs, scores))
     if broken:
@@ -178,8 +187,8 @@ def main(study, folder=None):
     print(f"score {score:.2f}, must be at least {least:.2f}, the lower end of {best}")
     if flops >= most or loss > LOSS or score < least:
         sys.exit("not a record")
-    if folder:
-        keep(study, folder)
+    if kept:
+        keep(study, kept)
 
 
 if __name__ == "__main__":

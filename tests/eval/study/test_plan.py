@@ -300,7 +300,7 @@ def test_the_parts_of_the_waves_are_the_whole_study(monkeypatch):
     assert all(int(parts[wave]) == len(waves[wave]) for wave in waves if wave.startswith("pretrain"))
 
 
-STUDIES = sorted((ROOT / "config").glob("study_*.py"))
+STUDIES = sorted((ROOT / "config").rglob("study_*.py"))
 CONFIGS = sorted({*(ROOT / "config").glob("*.py")} - {*STUDIES})
 # What may be missing here
 MISSING = re.compile(r"^missing:|^init_from|no such folder; prepare it|no such file|already holds a run")

@@ -1,0 +1,308 @@
+"""Print the tables of the studies' pages, and draw their figures, from the results.zip beside each page.
+
+    python docs/results/studies.py cause      # or dose, visible
+
+Run it in the main folder: the intervals are computed by the code of this project. results.csv has a line for each
+fine-tuning. instances.npz has the score of each test instance as a numerator and a denominator, under "model seed task
+rate finetune_seed".
+"""
+
+import csv
+import io
+import re
+import sys
+import zipfile
+import zlib
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, stdev
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+sys.path.insert(0, ".")
+from eval.study import stats
+
+FOLDER = Path(__file__).parent
+TASKS = {"conll2003": "CoNLL-2003", "scifact": "SciFact"}
+RECIPES = {  # the recipe in a model's name: its name on the pages and its color in all figures, those of LESSON.md
+    "mlm": ("pure MLM", "#b3541e"),
+    "mlm-1e-3": ("pure MLM, pretraining rate 1e-3", "#b3541e"),
+    "mlm-80-10-10": ("80/10/10", "#2f8f5b"),
+    "mlm-80-0-20": ("80/0/20", "#12b5a6"),
+    "mlm-80-20-0": ("80/20/0", "#a8a13a"),
+    "clm25-mlm": ("25 % CLM, then MLM", "#e8963f"),
+    "mntp": ("MNTP", "#7b52ab"),
+    "random": ("random weights", "#7a7a7a"),
+}
+PAIRS = (
+    ("mlm-80-0-20", "mlm-80-20-0"),
+    ("mntp", "mlm"),
+    ("mlm-80-10-10", "mlm"),
+    ("clm25-mlm", "mlm"),
+    ("clm25-mlm", "mntp"),
+)
+SEEDS_OF_THE_TEST = ("20", "21", "22", "23", "24")  # of study_dose
+
+
+def table(path, name):
+    """Return the rows of a table in a zip file of this folder."""
+    with zipfile.ZipFile(FOLDER / path) as archive:
+        return [*csv.DictReader(io.StringIO(archive.read(name).decode()))]
+
+
+def read(study, name):
+    return table(f"study_{study}/results.zip", name)
+
+
+def models(rows, pattern, **equal):
+    """Yield ((recipe, seed), row) of the models whose whole name is like the pattern. equal: what a column has."""
+    for row in rows:
+        match = re.fullmatch(pattern, row["model"])
+        if match and match[1] in RECIPES and all(row[name] in values for name, values in equal.items()):
+            yield (match[1], int(row["seed"])), row
+
+
+def choose(models, highest=1.0):
+    """Return {(recipe, seed, task): the rows at the rate that validation chose with the first fine-tuning seed}."""
+    tried = defaultdict(list)
+    for model, row in models:
+        if float(row["rate"]) <= highest:
+            tried[(*model, row["task"])].append(row)
+    chosen = {}
+    for key, rows in tried.items():
+        best = max((row for row in rows if row["finetune_seed"] == "1"), key=lambda row: float(row["validation"]))
+        chosen[key] = [row for row in rows if row["rate"] == best["rate"]]
+    return chosen
+
+
+def resample(study, chosen):
+    """Return {(recipe, seed, task): scores (1 + resamples,)}, the mean over fine-tuning seeds: on the test set, then on
+    resamples of it, which are the same for all models."""
+    with zipfile.ZipFile(FOLDER / f"study_{study}" / "results.zip") as archive:
+        instances = np.load(io.BytesIO(archive.read("instances.npz")))
+    found = {}
+    for task in TASKS:
+        rows = [(key, row) for key, its in chosen.items() if key[2] == task for row in its]
+        names = [" ".join(row[part] for part in ("model", "seed", "task", "rate", "finetune_seed")) for _, row in rows]
+        stacked = np.stack([instances[name].astype(np.float32) for name in names])
+        resampled = stats.bootstrap(stacked, stats.RESAMPLES, zlib.crc32(f"{task}/".encode()))
+        scores = defaultdict(list)
+        for (key, row), others in zip(rows, resampled.T):
+            scores[key].append([float(row["test"]), *others])
+        for key, values in scores.items():
+            found[key] = np.mean(values, axis=0)
+    return found
+
+
+def means_of(scores, recipe, tasks=TASKS):
+    """Return {seed: the mean of the tasks (1 + resamples,)} of a recipe."""
+    seeds = sorted({seed for name, seed, _ in scores if name == recipe})
+    return {seed: np.mean([scores[recipe, seed, task] for task in tasks], axis=0) for seed in seeds}
+
+
+def differences(a, b):
+    """Return {seed: a's value minus b's (1 + resamples,)} for the seeds that both have."""
+    return {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
+
+
+def compare(by_seed):
+    """Return (mean, half of its 95 % interval, p, value of each seed) of differences."""
+    d = np.stack([*by_seed.values()])  # (seeds, 1 + resamples)
+    return *stats.compare([(d[:, 0], np.cov(d[:, 1:]))]), d[:, 0]
+
+
+def as_text(result):
+    """Write what `compare` returns."""
+    center, half, p, by_seed = result
+    return f"{center:.1f} ± {half:.1f} ({', '.join(f'{value:.1f}' for value in by_seed)}), p {p:.2g}"
+
+
+def with_interval(values):
+    """Write the mean of values and half of its 95 % interval."""
+    center, half = stats.interval([*values])
+    return f"{center:.1f}" if half is None else f"{center:.1f} ± {half:.1f}"
+
+
+def print_scores(title, chosen):
+    """Print a line for each recipe: scores, mean loss, chosen rates. Return {(recipe, seed, task): test score (1,)}."""
+    print(f"\n| {title} | CoNLL-2003 | SciFact | mean of both | by seed | last loss | rates |\n|{'---|' * 7}")
+    tests = {key: np.array([mean(float(row["test"]) for row in rows)]) for key, rows in chosen.items()}
+    for recipe in dict.fromkeys(key[0] for key in chosen):
+        cells = [with_interval(each[0] for each in means_of(tests, recipe, [task]).values()) for task in TASKS]
+        both = [each[0] for each in means_of(tests, recipe).values()]
+        cells += [with_interval(both), ", ".join(f"{score:.1f}" for score in both)]
+        cells.append(f"{mean(float(rows[0]['mlm_loss']) for key, rows in chosen.items() if key[0] == recipe):.3f}")
+        cells.append(", ".join(sorted({rows[0]["rate"] for key, rows in chosen.items() if key[0] == recipe})))
+        print(f"| {RECIPES[recipe][0]} | {' | '.join(cells)} |")
+    return tests
+
+
+def report(study, title, chosen, pairs):
+    """Print the scores and comparisons of a group of models. Return {recipe: its leads over pure MLM by seed}."""
+    print_scores(title, chosen)
+    scores = resample(study, chosen)
+    found = [compare(differences(means_of(scores, a), means_of(scores, b))) for a, b in pairs]
+    for pair, result, p in zip(pairs, found, stats.holm([p for _, _, p, _ in found])):
+        print(" − ".join(RECIPES[each][0] for each in pair) + f": {as_text(result)}, corrected {p:.2g}")
+    leads = {}
+    for recipe in sorted({recipe for recipe, _, _ in scores} - {"mlm"}):
+        for tasks in TASKS, ["conll2003"], ["scifact"]:
+            lead = differences(means_of(scores, recipe, tasks), means_of(scores, "mlm", tasks))
+            print(f"lead of {RECIPES[recipe][0]}, {' and '.join(tasks)}: {as_text(compare(lead))}")
+            leads.setdefault(recipe, lead)
+    return leads
+
+
+
+
+
+def draw_leads(panel, points, recipe, label, style="o-"):
+    """Draw the leads of a recipe: a dot for each seed, a line through the means. points: {x: leads}."""
+    color = RECIPES[recipe][1]
+    for x, each in points.items():
+        panel.plot([x] * len(each), each, style[0], color=color, alpha=0.5, markersize=4)
+    panel.plot([*points], [mean(each) for each in points.values()], style[1:], color=color, label=label)
+
+
+def print_rates(rows, pattern):
+    """Print the test scores at each rate of fine-tuning. Return {(recipe, task): {rate: scores of the seeds}}."""
+    found = defaultdict(lambda: defaultdict(list))
+    for (recipe, _), row in models(rows, pattern, finetune_seed=["1"]):
+        found[recipe, row["task"]][float(row["rate"])].append(float(row["test"]))
+    for (recipe, task), rates in found.items():
+        cells = [f"{rate:g}: {mean(each):.1f} ± {stdev(each):.1f}" for rate, each in sorted(rates.items())]
+        print(f"{RECIPES[recipe][0]}, {task}, fine-tuned at {'; '.join(cells)}")
+    return found
+
+
+def draw_leads(panel, points, recipe, label):
+    """Draw the leads of a recipe: a dot for each seed, a line through the means. points: {x: leads}."""
+    color = RECIPES[recipe][1]
+    for x, each in points.items():
+        panel.plot([x] * len(each), each, "o", color=color, alpha=0.5, markersize=4)
+    panel.plot([*points], [mean(each) for each in points.values()], color=color, label=label)
+    panel.axhline(0, color="black", linewidth=0.6)
+    panel.set_ylabel("points ahead of pure MLM")
+
+
+def finish(figure, path, scale):
+    """Save a figure. scale: the values on the logarithmic axes of its panels; None for one that is not."""
+    for panel, values in zip(figure.axes, scale):
+        if values:
+            panel.set_xscale("log")
+            panel.set_xticks(values, [f"{value:,}" if value > 1 else f"{value:.1e}" for value in values])
+            panel.minorticks_off()
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(frameon=False, fontsize=8)
+    figure.savefig(FOLDER / path, dpi=130)
+
+
+def cause():
+    rows, leads = read("cause", "results.csv"), {}
+    parts = {"10.2M": PAIRS, "41M": (PAIRS[2], PAIRS[3]), "192": (PAIRS[3],)}
+    for ending, pairs in parts.items():
+        leads[ending] = report("cause", ending, choose(models(rows, f"(.+)-{ending}")), pairs)
+    for recipe, after in ("mlm-80-10-10", "41M"), ("clm25-mlm", "41M"), ("clm25-mlm", "192"):
+        change = differences(leads[after][recipe], leads["10.2M"][recipe])
+        print(f"lead of {RECIPES[recipe][0]}, {after} minus 10.2M: {as_text(compare(change))}")
+    on_cpu = choose(models(rows, r"(.+?)(?:-cpu)?-10\.2M(?:-again)?", pretrained_on=["x86_64"]))
+    report("cause", "10.2M, from a CPU only", on_cpu, PAIRS)
+    print_scores("41M, pretraining rate 1e-3", choose(models(rows, "(.+)-1e-3-41M-again")))
+    ends = choose(models(rows, "(.+(?<!1e-3))-41M-again"))
+    print(f"the chosen rates of {len(ends)} long runs and tasks again:", {its[0]["rate"] for its in ends.values()})
+    both = choose(models(rows, "(random)")) | choose(models(rows, "(mlm)-10.2M"))
+    tests = print_scores("random weights", both)
+    for tasks in TASKS, ["conll2003"], ["scifact"]:
+        gain = differences(means_of(tests, "mlm", tasks), means_of(tests, "random", tasks))
+        print(f"pure MLM − random weights, {' and '.join(tasks)}: {with_interval(np.concatenate([*gain.values()]))}")
+    print_rates(rows, "(random)")
+    trials = defaultdict(lambda: defaultdict(list))
+    for row in read("cause", "trials.csv"):
+        trials[row["model"]][row["task"]].append(float(row["validation"]))
+    for model, tasks in trials.items():
+        print(f"trial {model}: {mean(max(each) for each in tasks.values()):.1f}")
+    draw_rates(print_rates(rows, "(.+)-10.2M"))
+    draw_cause(leads)
+
+
+def draw_rates(scores):
+    """Draw the SciFact scores of part A against the rate of fine-tuning."""
+    figure, panel = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
+    for (recipe, task), rates in scores.items():
+        if task == "scifact":
+            (name, color), low = RECIPES[recipe], recipe in ("mlm", "mntp")
+            means = [mean(each) for _, each in sorted(rates.items())]
+            panel.plot(sorted(rates), means, "o-" if low else "o--", color=color, label=name, markersize=4)
+    panel.set(xlabel="rate of fine-tuning", ylabel="SciFact, nDCG@10", title="solid: pretrained at 1e-3, dashed: 2e-3")
+    finish(figure, "study_cause/rates.png", [sorted(rates)])
+
+
+def draw_cause(leads):
+    """Draw the losses of part A, and the leads of parts A and B."""
+    figure, panels = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
+    losses = defaultdict(lambda: defaultdict(list))
+    for (recipe, _), row in models(read("cause", "losses.csv"), "(.+)-10.2M"):
+        losses[recipe][int(row["step"])].append(float(row["mlm_loss"]))
+    for recipe in "mlm", "clm25-mlm", "mlm-80-10-10", "mntp":
+        steps = sorted(losses[recipe])
+        means = [mean(losses[recipe][step]) for step in steps]
+        panels[0].plot(steps, means, color=RECIPES[recipe][1], label=RECIPES[recipe][0])
+    panels[0].set(ylim=(3.3, 6), xlabel="steps", ylabel="validation MLM loss", title="losses, 10.2M tokens")
+    for panel, recipe in zip(panels[1:], ("mlm-80-10-10", "clm25-mlm")):
+        points = {float(t[:-1]): [each[0] for each in leads[t][recipe].values()] for t in ("10.2M", "41M")}
+        draw_leads(panel, points, recipe, "a dot for each seed")
+        panel.set(ylim=(-2.5, 5.5), xlim=(9, 46), xlabel="tokens (millions)", title=f"lead of {RECIPES[recipe][0]}")
+    finish(figure, "study_cause/leads.png", [None, [10.2, 41], [10.2, 41]])
+
+
+def dose():
+    rows, pairs = read("dose", "results.csv"), (PAIRS[1], PAIRS[3])
+    groups = {5000: ("(.+)", PAIRS), 10000: ("(.+)-10k", PAIRS[1:2]), 20000: ("(.+)-20k", pairs)}
+    groups["decay"] = "(.+)-decay-2000", pairs
+    for highest in 4e-3, 8e-3:  # the rates of fine-tuning of the design, then all
+        leads = {}
+        for title, (pattern, its_pairs) in groups.items():
+            chosen = choose(models(rows, pattern, seed=SEEDS_OF_THE_TEST), highest)
+            leads[title] = report("dose", f"{title} steps, rates to {highest:g}", chosen, its_pairs)
+    figure, panel = plt.subplots(figsize=(5, 3.4), layout="constrained")
+    for recipe in "mntp", "clm25-mlm":
+        for title in 20000, "decay":
+            change = differences(leads[title][recipe], leads[5000][recipe])
+            print(f"lead of {recipe}, {title} minus 5,000: {with_interval(each[0] for each in change.values())}")
+        has = [steps for steps in (5000, 10000, 20000) if recipe in leads[steps]]
+        points = {steps: [each[0] for each in leads[steps][recipe].values()] for steps in has}
+        draw_leads(panel, points, recipe, RECIPES[recipe][0])
+    panel.set(xlabel="steps of 512 tokens", title="width 64")
+    finish(figure, "study_dose/leads.png", [(5000, 10000, 20000)])
+    grid = defaultdict(list)
+    for row in rows:
+        if row["seed"] in ("9", "10", "11") and row["rate"] == "0.002":
+            grid[row["model"]].append(float(row["test"]))
+    for model, tests in grid.items():
+        print(f"grid, {model}: {mean(tests):.1f}")
+
+
+def visible():
+    tests = {}
+    for row in read("visible", "results.csv"):
+        if row["seed"] == "1":
+            tests[row["model"], row["lr"], row["pretraining_seed"], row["task"]] = float(row["test"])
+    leads, token = defaultdict(list), defaultdict(list)
+    for model, rate, seed, task in tests:
+        if task == "scifact" and not model.startswith("random"):
+            pure = f"mlm-{model.rpartition('-')[2]}"
+            leads[model, rate].append(mean(tests[model, rate, seed, t] - tests[pure, rate, seed, t] for t in TASKS))
+    for (model, rate), each in leads.items():
+        print(f"lead of {model} over pure MLM, all fine-tuned at {rate}: {with_interval(each)}")
+    for row in read("visible", "mechanism.csv"):
+        token[row["model"]].append(float(row["own_token"]))
+    for model, each in token.items():
+        print(f"{model}: token read {mean(each):.1f} %")
+
+
+if __name__ == "__main__":
+    {"cause": cause, "dose": dose, "visible": visible}[sys.argv[1]]()
