@@ -194,7 +194,7 @@ def finish(figure, path, scale):
     for panel, values in zip(figure.axes, scale):
         if values:
             panel.set_xscale("log")
-            panel.set_xticks(values, [f"{value:,}" if value > 1 else f"{value:.1e}" for value in values])
+            panel.set_xticks(values, [f"{value:,g}" for value in values])
             panel.minorticks_off()
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False, fontsize=8)
