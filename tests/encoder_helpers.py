@@ -28,7 +28,8 @@ def write_encoder(folder, kind, own=None):
     transformers.logging.disable_progress_bar()
     torch.manual_seed(0)
     library = transformers.AutoModelForMaskedLM if kind == "bert" else transformers.AutoModel
-    model = library.from_config(transformers.AutoConfig.for_model(kind, **SHAPE | (MODELS[kind] if own is None else own)))
+    config = SHAPE | (MODELS[kind] if own is None else own)
+    model = library.from_config(transformers.AutoConfig.for_model(kind, **config))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.1)

@@ -213,7 +213,8 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     question = Question("q", "Where is it?", context, [("Zanzibar", context.index("Zanzibar"))])
     qa = family("qa", max_len=40)
     windows = qa.items(question, "test")
-    assert len(windows) > 3 and all(len(item.ids) <= 40 for item in windows)
+    starts = [item.extra[0] for item in windows]
+    assert {*np.diff(starts)} == {(40 - len(PROMPT) - 1) // 2} and all(len(item.ids) <= 40 for item in windows)
     ((odds, prompt, inside, *_),) = qa.merge_windows([logits(np.array(item.ids)) for item in windows], windows)
     # the odds name the token: each once, in its place
     assert odds.tolist() == [*PROMPT, *TOKENIZER.encode(context), TOKENIZER.eos_id]

@@ -43,7 +43,10 @@ def test_texts_are_not_packed_if_the_position_in_a_row_matters(saved, monkeypatc
     assert saved("ir")[1].capacity > 0
     forward = Transformer.forward
     positions = torch.linspace(0, 1, 128)[:, None]
-    edited = lambda self, tokens, *more: forward(self, tokens, *more) + positions[: tokens.shape[1]]
+
+    def edited(self, tokens, *more):
+        return forward(self, tokens, *more) + positions[: tokens.shape[1]]
+
     monkeypatch.setattr(Transformer, "forward", edited)
     _, model = saved("ir")
     items = [Item([*range(n)], None) for n in (7, 30, 3)]

@@ -135,8 +135,8 @@ def test_answers_outside_their_context(files):
     path = files.put("a.jsonl", rows)
     test, _ = read(read_questions, path)
     train = to_train_on(test, counts := Counter())
-    answers = {"right": [("Rome", 9)] * 2, "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)], "empty": []}
-    answers["two"] = [("Rome", 0), ("oh", 6), ("oh", 6)]
+    answers = {"right": [("Rome", 9)] * 2, "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)]}
+    answers |= {"two": [("Rome", 0), ("oh", 6), ("oh", 6)], "empty": []}
     assert {question.id: question.answers for question in train} == answers
     several = "questions with several answers, of which the first is learned"
     assert +counts == {"questions left out, as no answer is in the context": 1, several: 1}
@@ -177,7 +177,8 @@ FAULTY = {
 
 @pytest.mark.parametrize("file", FAULTS.sections())
 def test_a_fault_is_named_with_its_file_and_line(file):
-    message, fields = FAULTS[file]["message"], {name: FAULTS[file][name] for name in FAULTS[file] if name != "message"}
+    fields = dict(FAULTS[file])
+    message = fields.pop("message")
     if "columns" in fields:
         fields["columns"] = tuple(fields["columns"].split(","))
     with pytest.raises(DataError, match=f"{file}.*{message}"):
