@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -126,3 +127,18 @@ def test_the_table_of_claims_has_the_numbers_that_its_script_prints():
     assert re.findall(r"retrieval: ([+-]\S+) at (\d+)", said) == [("+5.04", "62"), ("-0.25", "113"), ("+0.33", "215")]
     assert "5.0, -0.3 and 0.3 points at 62, 113 and 215 tokens" in page
     assert re.findall("deviation (.*?) over .*?, (.*?) without", said)[2:] == [("2.1", "2.3"), ("4.4", "1.6")]
+
+
+@pytest.mark.slow
+def test_the_intervals_on_the_page_of_findings_are_those_that_the_scripts_print(tmp_path):
+    """In a copy, because the figures are drawn again, too."""
+    shutil.copytree(ROOT / "docs/results", tmp_path / "results")
+    said = zipfile.ZipFile(tmp_path / "results/early/continued.zip").read("comparisons.csv").decode()
+    for command in ("claims.py", "studies.py cause", "studies.py dose", "studies.py visible"):
+        script, *study = command.split()
+        command = [sys.executable, tmp_path / "results" / script, *study]
+        said += subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    quoted = {*re.findall(r"-?\d+\.\d ± \d+\.\d", (ROOT / "docs/findings.md").read_text())}
+    missing = {interval for interval in quoted if not re.search(rf"(?<![0-9.]){re.escape(interval)}(?![0-9])", said)}
+    assert len(quoted) == 26 and missing == {"3.9 ± 3.7"}, missing
+    assert "clm-then-mlm-10,clm,3.94003,0.25741,7.62265,0.0440527,0.132158" in said

@@ -51,7 +51,7 @@ SEEDS_OF_THE_TEST = ("20", "21", "22", "23", "24")  # of study_dose
 def table(path, name):
     """Return the rows of a table in a zip file of this folder."""
     with zipfile.ZipFile(FOLDER / path) as archive:
-        return [*csv.DictReader(io.StringIO(archive.read(name).decode()))]
+        return [*csv.DictReader(archive.read(name).decode().splitlines())]
 
 
 def read(study, name):
@@ -155,17 +155,6 @@ def report(study, title, chosen, pairs):
             print(f"lead of {RECIPES[recipe][0]}, {' and '.join(tasks)}: {as_text(compare(lead))}")
             leads.setdefault(recipe, lead)
     return leads
-
-
-
-
-
-def draw_leads(panel, points, recipe, label, style="o-"):
-    """Draw the leads of a recipe: a dot for each seed, a line through the means. points: {x: leads}."""
-    color = RECIPES[recipe][1]
-    for x, each in points.items():
-        panel.plot([x] * len(each), each, style[0], color=color, alpha=0.5, markersize=4)
-    panel.plot([*points], [mean(each) for each in points.values()], style[1:], color=color, label=label)
 
 
 def print_rates(rows, pattern):
