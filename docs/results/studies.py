@@ -209,11 +209,6 @@ def cause():
         gain = differences(means_of(tests, "mlm", tasks), means_of(tests, "random", tasks))
         print(f"pure MLM − random weights, {' and '.join(tasks)}: {with_interval(np.concatenate([*gain.values()]))}")
     print_rates(rows, "(random)")
-    trials = defaultdict(lambda: defaultdict(list))
-    for row in read("cause", "trials.csv"):
-        trials[row["model"]][row["task"]].append(float(row["validation"]))
-    for model, tasks in trials.items():
-        print(f"trial {model}: {mean(max(each) for each in tasks.values()):.1f}")
     draw_rates(print_rates(rows, "(.+)-10.2M"))
     draw_cause(leads)
 
@@ -276,21 +271,18 @@ def dose():
 
 
 def visible():
+    """Print the leads over pure MLM where all models have one rate of fine-tuning."""
     tests = {}
     for row in read("visible", "results.csv"):
         if row["seed"] == "1":
             tests[row["model"], row["lr"], row["pretraining_seed"], row["task"]] = float(row["test"])
-    leads, token = defaultdict(list), defaultdict(list)
+    leads = defaultdict(list)
     for model, rate, seed, task in tests:
         if task == "scifact" and not model.startswith("random"):
             pure = f"mlm-{model.rpartition('-')[2]}"
             leads[model, rate].append(mean(tests[model, rate, seed, t] - tests[pure, rate, seed, t] for t in TASKS))
     for (model, rate), each in leads.items():
         print(f"lead of {model} over pure MLM, all fine-tuned at {rate}: {with_interval(each)}")
-    for row in read("visible", "mechanism.csv"):
-        token[row["model"]].append(float(row["own_token"]))
-    for model, each in token.items():
-        print(f"{model}: token read {mean(each):.1f} %")
 
 
 if __name__ == "__main__":
