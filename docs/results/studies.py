@@ -4,7 +4,7 @@
 
 Run it in the main folder: the intervals are computed by the code of this project. results.csv has a line for each
 fine-tuning. instances.npz has the score of each test instance as a numerator and a denominator, under "model seed task
-rate finetune_seed".
+rate finetune_seed". At commit f4fbce3, collect.py of study_cause makes both from the folder of a study.
 """
 
 import csv
