@@ -19,6 +19,16 @@ from helpers import ROOT
 TOKENIZER = Tokenizer.load("embedded")
 
 
+def unpack(name, folder):
+    """Write the files that a text in tests/eval/tasks holds into a folder, and return the folder."""
+    for part in (ROOT / "tests/eval/tasks" / name).read_text().split("\n===== ")[1:]:
+        head, _, content = part.partition("\n")
+        file, _, encoding = head.partition(" ")
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(content, encoding or "utf-8")
+    return folder
+
+
 def settings(**changed):
     """The settings of finetune.py, on a CPU in fp32."""
     defaults, _ = configurator.read_script(ROOT / "finetune.py")

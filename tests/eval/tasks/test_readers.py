@@ -12,6 +12,7 @@ from errors import DataError
 from eval.tasks.readers import Pair, Question, Sentence, Text, find_answer, find_files, read_pairs, read_qrels
 from eval.tasks.readers import read_questions, read_sentences, read_texts, read_texts_by_id, to_bio, to_train_on
 from eval.tasks.registry import Task
+from task_helpers import unpack
 
 
 def read(reader, path, **fields):
@@ -162,9 +163,8 @@ def test_an_answer_is_moved_to_the_nearest_place_that_has_it_and_counted(answer,
     assert counts == ({} if start == place else {rule: 1})
 
 
-FOLDER = Path(__file__).with_name("faults")  # of files that cannot be read
-FAULTS = configparser.ConfigParser(interpolation=None)
-FAULTS.read(FOLDER / "faults.ini")
+FAULTS = configparser.ConfigParser(interpolation=None)  # what is wrong with the files of faults.txt
+FAULTS.read(Path(__file__).with_name("faults.ini"))
 FAULTY = {
     "texts": read_texts,
     "sentences": read_sentences,
@@ -175,18 +175,24 @@ FAULTY = {
 }
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """The folder of the files that cannot be read."""
+    return unpack("faults.txt", tmp_path_factory.mktemp("faults"))
+
+
 @pytest.mark.parametrize("file", FAULTS.sections())
-def test_a_fault_is_named_with_its_file_and_line(file):
+def test_a_fault_is_named_with_its_file_and_line(faulty, file):
     fields = dict(FAULTS[file])
     message = fields.pop("message")
     if "columns" in fields:
         fields["columns"] = tuple(fields["columns"].split(","))
     with pytest.raises(DataError, match=f"{file}.*{message}"):
-        read(FAULTY[file.partition("/")[0]], str(FOLDER / file), **fields)
+        read(FAULTY[file.partition("/")[0]], str(faulty / file), **fields)
 
 
-def test_every_faulty_file_is_tried():
-    assert {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*")} == {*FAULTS.sections()}
+def test_every_faulty_file_is_tried(faulty):
+    assert {str(path.relative_to(faulty)) for path in faulty.glob("*/*")} == {*FAULTS.sections()}
 
 
 def test_forms_and_columns_that_do_not_fit(files):

@@ -5,7 +5,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from eval.tasks.readers import SPLITS, Pair, Question, Sentence, Text, by_set
 from eval.tasks.registry import TASKS, find_task
 from eval.tasks.result import test_set_id as checksum
 from eval.tasks.splits import wanted
-from task_helpers import docs_block, load
+from task_helpers import docs_block, load, unpack
 
 def sentence(tagged):
     words, tags = zip(*(pair.split("/") for pair in tagged.split()))
@@ -22,7 +21,6 @@ def sentence(tagged):
 
 
 SOURCES = {name: fields["source"] for name, fields in TASKS.items() if "source" in fields}
-MINIATURES = Path(__file__).with_name("miniatures")  # of the official files of each declared data set
 
 IN_ROME = Question("x", "Where?", "In Rome.", [("Rome", 3), ("In Rome", 0)])
 WHERE_IS_ANN = "Ann 9 met Bob.\n@highlight\nAnn 9 left"
@@ -58,7 +56,7 @@ def run_docs(word, folder):
 @pytest.fixture(scope="module")
 def miniatures(tmp_path_factory):
     """The folder of all tasks. Those in another form were converted by the lines of the page."""
-    folder = shutil.copytree(MINIATURES, tmp_path_factory.mktemp("miniatures") / "tasks")
+    folder = unpack("miniatures.txt", tmp_path_factory.mktemp("miniatures"))  # of the official files
     for word in ("gold_conll", "squad_v", "record/", "mldr_en"):
         run_docs(word, folder)
     return folder
@@ -300,8 +298,9 @@ def test_missing_files_are_listed_with_where_to_get_them(miniatures, tmp_path):
 
 
 def test_the_list_and_wrong_commands(tmp_path, monkeypatch, capsys):
+    unpack("miniatures.txt", tmp_path / "all")
     for name in ("sst2", "scifact_beir"):
-        shutil.copytree(MINIATURES / name, tmp_path / "data/tasks" / name)
+        shutil.copytree(tmp_path / "all" / name, tmp_path / "data/tasks" / name)
     monkeypatch.chdir(tmp_path)
 
     def command(*args):

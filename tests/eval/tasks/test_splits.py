@@ -3,14 +3,12 @@
 import csv
 import json
 import random
-import shutil
 from collections import defaultdict
 from io import StringIO
-from pathlib import Path
 
 import numpy as np
 import pytest
-from task_helpers import TOKENIZER, Files, load, score
+from task_helpers import TOKENIZER, Files, load, score, unpack
 
 from errors import DataError
 from eval.tasks.baselines import STOP_WORDS, WORD, baselines
@@ -108,7 +106,7 @@ def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
 
 
 def test_what_is_left_out_is_counted(tmp_path):
-    folder = shutil.copytree(Path(__file__).with_name("odd_beir"), tmp_path / "b")
+    folder = unpack("odd_beir.txt", tmp_path / "b")
     data = load(family="ir", corpus=str(folder))
     assert data.train == [Pair(" 0", "new"), Pair(" 2", "seven")]
     assert [(query.id, query.text, query.grades) for query in data.test] == [("q5", " 5", {"7": 0})]
@@ -125,7 +123,7 @@ def test_what_is_left_out_is_counted(tmp_path):
 
 
 def test_judgments_without_a_document_or_a_query_are_scored_as_0_or_refused(tmp_path):
-    files, folder = Files(tmp_path), shutil.copytree(Path(__file__).with_name("odd_beir"), tmp_path / "b")
+    files, folder = Files(tmp_path), unpack("odd_beir.txt", tmp_path / "b")
     files.qrels("b/qrels/train.tsv", ("q0", "d0", 0), ("q1", "gone", 1))
     with pytest.raises(DataError, match="train.tsv: no query has a relevant document in the corpus to train on"):
         load(family="ir", corpus=str(folder))
