@@ -221,8 +221,9 @@ class Batches:
             parts.append(part)
         if len(parts) == 1:  # nothing to copy
             return part
-        # Objectives of one name all have bounds, or weights, or none has: else this fails.
-        return {name: torch.cat([part[name] for part in parts]) for name in max(parts, key=len)}
+        if any(part.keys() != parts[0].keys() for part in parts):
+            raise ValueError(f"{objective.name}: only some of its examples have weights, see_start or see_end")
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def check_repeatable(self, objective):
         """Raise DataError if an objective makes other examples of the same window when it is called again."""

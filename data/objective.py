@@ -135,7 +135,7 @@ def show(w, hidden, random, proportions):
 
 
 class MicroBatch(NamedTuple):
-    """Windows of a step that go through the model together. Their objectives have the same name and attention mask."""
+    """Windows of a step that go through the model together. Their objectives are of one class, name and mask."""
 
     name: str
     causal: bool
@@ -159,22 +159,27 @@ def by_objective(objective, cfg, n_windows, step, every=1):
 def micro_batches(groups, micro_batch, rank, world_size):
     """Return the MicroBatches of a process, of at most `micro_batch` windows each. groups: see `by_objective`.
 
-    Objectives of one name and mask share micro-batches, such as MLM with a ratio of its own for each window. Their
-    windows go to the processes in turn. Each process cuts its own into the same number of parts of about equal size,
-    because all exchange gradients and shards at once.
+    Objectives of one class, name and mask share micro-batches, such as MLM with a ratio of its own for each window.
+    Their windows go to the processes in turn. Each process cuts its own into the same number of parts of about equal
+    size, because all exchange gradients and shards at once.
     """
     if not groups:
         raise DataError("`objective` leaves out all windows of a step: it must leave at least one")
     kinds = defaultdict(list)
     for objective, windows in groups.items():
-        kinds[objective.name, objective.causal] += [(objective, window) for window in windows]
+        kinds[kind_of(objective)] += [(objective, window) for window in windows]
     found = []
-    for kind, pairs in kinds.items():
+    for (_, name, causal), pairs in kinds.items():
         own = pairs[rank::world_size]
         for part in np.array_split(range(len(own)), math.ceil(len(pairs) / world_size / micro_batch)):
             its = [own[i] for i in part]
-            found.append(MicroBatch(*kind, its or pairs[:1], bool(its)))
+            found.append(MicroBatch(name, causal, its or pairs[:1], bool(its)))
     return found
+
+
+def kind_of(objective):
+    """Return what the objectives of a micro-batch have in common."""
+    return type(objective), objective.name, objective.causal
 
 
 def names_of(groups):
@@ -196,7 +201,8 @@ def look_ahead(groups_of, max_steps, batches):
     sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
     if sampled != again:
         raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
-    for what in set().union(*sampled):
+    one_of_each = {kind_of(what): what for what in set().union(*sampled)}
+    for what in one_of_each.values():
         batches.check_repeatable(what)
     return sampled[:-1], predicts_from(record_of(sampled))
 

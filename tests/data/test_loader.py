@@ -202,8 +202,11 @@ class Weighted(MLM):
     ],
 )
 def test_what_an_objective_must_not_do_is_refused(stream, tokenizer, objective, message):
+    batches = Batches([stream], tokenizer, 1, 64, 6)
     with pytest.raises((DataError, ValueError), match=message):
-        Batches([stream], tokenizer, 1, 64, 6).batch(0, objective)
+        batches.batch(0, objective)
+    with pytest.raises(ValueError, match="mlm: only some of its examples have weights"):
+        batches.micro_batch(0, [(Weighted(0.7), 0), (MLM(), 1)])
 
 
 @pytest.mark.parametrize("plain", [False, True])
