@@ -204,6 +204,8 @@ def not_finite(x, name=""):
 
     Returns an empty string if there is none.
     """
+    if isinstance(x, (list, tuple)):
+        x = dict(enumerate(x))
     if isinstance(x, dict):
         return next(filter(None, (not_finite(item, f"{name}.{key}".strip(".")) for key, item in x.items())), "")
     return name if isinstance(x, torch.Tensor) and not x.isfinite().all() else ""

@@ -43,6 +43,9 @@ RESUME_MAY_CHANGE = set(
     "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps "
     "verify_data device compile recompute deterministic shard".split()
 )
+PARTS = set(  # of a checkpoint, beside `Run.trained`
+    "step log model optimizer config settings data versions source tokenizer tokenizer_ranks".split()
+)
 PATHS = "out_dir", "data", "branch_from", "init_from"  # settings that may differ between the processes of a run
 
 
@@ -433,7 +436,7 @@ class Run:
             return
         load_optimizers(self.optimizers, state, path, print0)
         self.first = state["step"]
-        self.trained = {name: state[name] for name in self.trained}
+        self.trained |= {name: value for name, value in state.items() if name not in PARTS}
         self.resumed = state if setting == "resume" else None
 
     def open_records(self):
@@ -568,9 +571,10 @@ class Run:
         cfg, step, transformer = self.cfg, self.step, self.transformer
         model = runtime.whole(transformer.state_dict())
         optimizers = {name: runtime.whole(optimizer.state_dict()) for name, optimizer in self.optimizers.items()}
+        trained = runtime.whole(self.trained)
         if self.rank > 0:
             return
-        if spoiled := checkpoint.not_finite({"model": model, "optimizer": optimizers}):
+        if spoiled := checkpoint.not_finite({"model": model, "optimizer": optimizers, **trained}):
             self.is_whole = False
             raise DataError(f"step {step}: {spoiled} is not finite, so it is not saved. {self.begin_again()}")
         if self.config.tie_embeddings:
@@ -578,7 +582,7 @@ class Run:
         for name, optimizer in optimizers.items():
             optimizer["settings"] = self.optimizer_settings[name]
         state = dict(
-            self.trained,
+            **trained,  # a second value for one of the names below is a TypeError
             step=step,
             log=self.log.sync(),
             model=model,

@@ -51,9 +51,9 @@ def use_determinism():
 def keep_freed_memory():
     """Let glibc keep what a step frees for the next one. Else the system clears those pages anew in each step."""
     with suppress(OSError, AttributeError, TypeError):  # another C library has no mallopt
-        libc = ctypes.CDLL(None)
+        mallopt = ctypes.CDLL(None).mallopt
         for option in (-1, -3):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, in bytes
-            libc.mallopt(option, 2**30) or libc.mallopt(option, 2**25)  # glibc before 2.35 takes no more
+            mallopt(option, 2**30) or mallopt(option, 2**25)  # glibc before 2.35 takes no more
 
 
 def world():
@@ -116,8 +116,7 @@ def peak_memory(device):
     """Return the most memory that this process has had, in bytes: of a GPU, or of the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 # ----------------------------------------------------------------------------
@@ -130,8 +129,7 @@ def shard(loss_module, device):
     The processes gather the matrices of a block before its forward pass and again before its backward pass. They do so
     in the dtype of the products, which is the cast of `Linear`, made before the exchange instead of after it. All other
     weights (embedding, head, norms, biases) are one group, in fp32, because what model.py does with them is in fp32.
-    Gradients are averaged over the processes, in fp32, in the backward pass of every micro-batch: to add them up first,
-    each process would need memory for all of them.
+    Each micro-batch's backward pass averages the gradients, in fp32: adding them up first would take memory for all.
     """
     transformer = loss_module.model
     for name, x in transformer.named_buffers():
@@ -158,6 +156,8 @@ def whole(x):
     """
     if isinstance(x, dict):
         return {key: whole(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(whole, x))
     if not isinstance(x, DTensor):
         return x
     x = gather(x)
@@ -168,6 +168,8 @@ def outline(x):
     """Return a state dict whose tensors have a shape only, except single numbers."""
     if isinstance(x, dict):
         return {key: outline(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(outline, x))
     return x.to("meta") if isinstance(x, torch.Tensor) and x.ndim else x
 
 
@@ -179,8 +181,7 @@ def from_rank_0(state):
 
 def scatter(x, like):
     """Return the shards of a whole tensor that only rank 0 has, as a DTensor. like: a DTensor of that shape."""
-    if dist.get_rank() > 0:
-        x = torch.empty(like.shape)
+    x = x if dist.get_rank() == 0 else torch.empty(like.shape)
     return distribute_tensor(x.to(like.device, like.dtype), like.device_mesh, like.placements)
 
 

@@ -249,14 +249,14 @@ def train(cfg):
     if not run.resumed:
         run.write(run.evaluate(loss_module))
 
-    with run:  # an error in between loses no finished step
+    with run:  # an error saves the last step whose line is in the log, unless it comes within a step
         for step in run.steps():  # all that are left, unless a signal asks to stop
             torch.manual_seed(hash((cfg.seed, step, run.rank)))  # of dropout, if you add it
             sums = forward_backward(run, step)
-            torch.manual_seed(hash((cfg.seed, step)))  # of what an update draws: the same on all processes
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, run.world_size)
             loss = finite_loss(run, step, sums, grad_norm)
             lr = learning_rate(step, cfg)
+            torch.manual_seed(hash((cfg.seed, step)))  # of what an update draws: the same on all processes
             run.is_whole = False  # until the step's line is in the log: without it, the step is not saved
             update(optimizers, lr, run.world_size)
             run.count(step)

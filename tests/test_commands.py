@@ -40,15 +40,17 @@ def folder(tmp_path_factory, encoder):
     for name in "texts/a.txt", "books/train.txt":
         (folder / name).parent.mkdir()
         (folder / name).write_text("\n\n\n".join(documents))
-    (folder / "fineweb-edu").mkdir()
-    rows = (json.dumps({"text": text}) + "\n" for text in reversed(documents))
-    (folder / "fineweb-edu" / "a.jsonl").write_text("".join(rows))
+    rows = [json.dumps({"text": text}) + "\n" for text in reversed(documents)]
+    for name in "fineweb-edu", "fineweb-edu-100BT":
+        (folder / name).mkdir()
+        (folder / name / "a.jsonl").write_text("".join(rows))
     for name in ("train.csv", "test.csv"):
         rows = (f"{rng.choice(WORDS)},{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(50))
         (folder / name).write_text("title,body,topic\n" + "".join(rows))
     Files(folder).beir("beir", train=30, test=10, documents=documents[:40], queries=documents[:40])
     task = re.search(r"```python\n(family.*?)```", (ROOT / "docs/finetuning.md").read_text(), re.S)[1]
     (folder / "topics.py").write_text(task)
+    (folder / "search.py").write_text('family = "ir"\ntrain = "beir"\n')
     shutil.copytree(ROOT / "config", folder / "config")
     for name in "tokenizer.model", "books/books.tiktoken":
         shutil.copy(ROOT / "data/embedded/embedded.tiktoken", folder / name)

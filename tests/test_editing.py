@@ -128,6 +128,9 @@ def average(copy, out, log, before, text):
     assert all(torch.equal(x, p) for x, p in zip(end["average"], end["model"].values(), strict=True))
     assert not any(torch.equal(x, p) for x, p in zip(halfway["average"], halfway["model"].values(), strict=True))
     assert_same_end(out, resumed(copy, out), 40)
+    branch = out.with_name("branch")
+    assert train(copy, branch, data_of(out), f"--branch_from={out}/ckpt-20.pt")[0] == 0
+    assert all(map(torch.equal, checkpoint.load(branch / "ckpt-40.pt")["average"], end["average"]))
 
 
 def z_loss(copy, out, log, before, text):

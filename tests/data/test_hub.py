@@ -499,7 +499,7 @@ def demo(exported, tmp_path, monkeypatch):
 def test_training_an_exported_encoder_by_the_code_of_the_docs(demo):
     """The queries come closer to their documents than to the hard negatives, also with half of the numbers."""
     library = pytest.importorskip("sentence_transformers")
-    code = docs_block("MatryoshkaLoss", "hub").replace("[256, 128, 64]", "[32, 16]").replace("lr=2e-5", "lr=1e-3")
+    code = docs_block("MatryoshkaLoss", "hub").replace("[128, 64, 32]", "[32, 16]").replace("lr=2e-5", "lr=1e-3")
     batch = ["how to sort", "open it"], ["Return a list.", "The file is here."], ["Sort of.", "Closed."]
     exec(code, {"batches": [batch] * 20})
     model = library.SentenceTransformer("exported/demo-retriever", truncate_dim=16, device="cpu")
