@@ -200,9 +200,9 @@ def checksum(x, value=0):
 
 
 def not_finite(x, name=""):
-    """Return the name of the first tensor of a state dict with a number that is not finite, such as "model.head.weight".
+    """Return the name of the first tensor with a number that is not finite, such as "model.head.weight", "" if none has.
 
-    Returns an empty string if there is none.
+    x: a state dict.
     """
     if isinstance(x, (list, tuple)):
         x = dict(enumerate(x))

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from data.card import model_card, read_parts
 from data.files import misfits, refuse_malformed, sync, what_is
 from data.objective import is_decoder, phases_of, predicts_from
-from data.tokenizer import Tokenizer, json_engine, optional_package, read_json
+from data.tokenizer import Tokenizer, json_engine, optional_package
+from data.tokenizer_files import read_json, read_tokenizer
 from errors import Damaged, DataError
 from model import ModelConfig, Transformer
 
@@ -127,7 +128,7 @@ def load(path, report):
     folder = folder_of(path)
     config = shape(path)
     found = stored_tensors(path)
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = read_tokenizer(folder)
     with torch.device("meta"):
         shapes = Transformer(ModelConfig(**config)).state_dict()
 

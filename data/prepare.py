@@ -37,7 +37,7 @@ import configurator
 from data.files import refuse_existing
 from data.shards import EMBEDDED_FOLDER, digest, token_dtype
 from data.sources import cut_places, find_files, read_file
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from data.writing import join, make_piece, unfinished_folder, write_shards
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder
@@ -179,7 +179,7 @@ def make_in_worker(piece):
 def check(cfg):
     """Yield what is wrong with the settings."""
     files = find_files, cfg.source, cfg.text_field
-    for load, *values in (refuse_existing, cfg.out), files, (Tokenizer.load, cfg.tokenizer), (part_of, cfg.part):
+    for load, *values in (refuse_existing, cfg.out), files, (read_tokenizer, cfg.tokenizer), (part_of, cfg.part):
         try:
             load(*values)
         except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read
@@ -196,7 +196,7 @@ def prepare(source, out, tokenizer="embedded", **settings):
     """
     cfg = configurator.load(__file__, [])
     cfg.update(settings, source=str(source))
-    out, tokenizer = Path(out), Tokenizer.load(tokenizer)
+    out, tokenizer = Path(out), read_tokenizer(tokenizer)
     found, left_out = find_files(cfg.source, cfg.text_field)
     print(f"{cfg.source}: files that are read: {len(found)}")
     for why, paths in left_out.items():

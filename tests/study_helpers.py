@@ -7,7 +7,7 @@ import numpy as np
 
 import configurator
 from data.objective import CLM, MLM
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from eval.study.plan import Plan
 from eval.tasks import metrics
 from helpers import ROOT, record
@@ -43,7 +43,7 @@ def phases(clm, mlm, ratio=0.4, proportions=(1, 0, 0)):
 
 def state_of(model, settings, **more):
     """A checkpoint's dict, of a Transformer and the embedded tokenizer. Without settings its weights are of the hub."""
-    tokenizer = Tokenizer.load("embedded")
+    tokenizer = read_tokenizer("embedded")
     state = dict(step=650, model=model.state_dict(), config=vars(model.config), settings=settings, data="f00d")
     if settings:
         state["phases"] = phases(200, 450)

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 import configurator
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from eval.tasks import metrics
 from eval.tasks.families import FAMILIES
 from eval.tasks.registry import find_task
@@ -16,7 +16,7 @@ from eval.tasks.retriever import STUDY
 from eval.tasks.splits import Dataset, read
 from helpers import ROOT
 
-TOKENIZER = Tokenizer.load("embedded")
+TOKENIZER = read_tokenizer("embedded")
 
 
 def unpack(name, folder):

@@ -13,7 +13,7 @@ import configurator
 from data.loader import Batches, TokenStream
 from data.objective import CLM, MLM
 from data.shards import load_meta
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from model import PRESETS, ModelConfig, Transformer
 
 T = 2_048
@@ -31,7 +31,7 @@ def preset(name):
 @pytest.fixture(scope="module")
 def make_batches(data_dir):
     """make_batches(windows a step, seed=1) with the paper's window split and mask ratio."""
-    stream, tokenizer = TokenStream(data_dir, load_meta(data_dir), "train"), Tokenizer.load("embedded")
+    stream, tokenizer = TokenStream(data_dir, load_meta(data_dir), "train"), read_tokenizer("embedded")
     return lambda n, seed=1: Batches([stream], tokenizer, seed, T, n, "random")
 
 

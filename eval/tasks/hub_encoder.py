@@ -17,7 +17,8 @@ import torch.nn as nn
 import checkpoint
 from data.files import refuse_malformed
 from data.hub import KINDS
-from data.tokenizer import Tokenizer, optional_package, read_json
+from data.tokenizer import optional_package
+from data.tokenizer_files import read_json, read_tokenizer
 from errors import DataError
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.retriever import STUDY
@@ -80,7 +81,7 @@ def read_folder(folder):
 
     `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
     """
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = read_tokenizer(folder)
     library = optional_package("transformers")
     options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
     try:

@@ -19,7 +19,7 @@ import torch
 
 import checkpoint
 from data import hub, objective
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from errors import DataError
 from eval.sample import continue_text
 from eval.tasks.families import Item
@@ -63,7 +63,7 @@ def vocabulary(name):
             pytest.skip("its ranks come with the package llama-models")
         name = Path(*package.submodule_search_locations, "llama3/tokenizer.model")
     try:
-        return Tokenizer.load(name)
+        return read_tokenizer(name)
     except DataError as error:
         pytest.skip(str(error))
 
@@ -75,7 +75,7 @@ def command(client):
 
 @pytest.fixture
 def encoder(tmp_path):
-    exported(tmp_path / "encoder", "eurobert", Tokenizer.load("embedded"))
+    exported(tmp_path / "encoder", "eurobert", read_tokenizer("embedded"))
     return str(tmp_path / "encoder")
 
 
@@ -138,7 +138,7 @@ def test_perplexity_by_lm_eval_is_ours(tmp_path):
     harness = pytest.importorskip("lm_eval.models.huggingface").HFLM
     from lm_eval.api.instance import Instance
 
-    ours = Tokenizer.load("embedded")
+    ours = read_tokenizer("embedded")
     model = exported(tmp_path / "decoder", "llama", ours)
     args = re.search("--model_args (.*)", command("lm_eval"))[1].replace("decoder", str(tmp_path / "decoder"))
     request = [Instance("loglikelihood_rolling", {}, (TEXTS[0],), 0)]

@@ -11,7 +11,7 @@ import pytest
 from data.loader import Batches
 from data.objective import CLM, MLM
 from data.prepare import prepare
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from data.validation import HiddenTokens, NextToken
 from helpers import metrics, succeed
 
@@ -47,7 +47,7 @@ class Stream:
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(name):
     """Validation has the objectives as they come with the project."""
-    tokenizer = Tokenizer.load("embedded")
+    tokenizer = read_tokenizer("embedded")
     objectives, *checksums = BATCHES[name]
     for split, expected in zip(("none", "random", "document"), checksums):
         for objective in objectives:

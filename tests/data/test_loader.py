@@ -15,7 +15,7 @@ from data.loader import OPEN_SHARDS, Batches, TokenStream, streams_of
 from data.objective import CLM, MLM, Examples
 from data.prepare import prepare
 from data.shards import CYCLE, changed_shard_in_background, draws_of, load_data, load_meta
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from errors import Damaged, DataError
 from helpers import flip_bit
 from model import ModelConfig, PretrainingLoss, Transformer
@@ -32,7 +32,7 @@ def stream(data_dir):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.load("embedded")
+    return read_tokenizer("embedded")
 
 
 def joined(batches):

@@ -13,7 +13,8 @@ from data import prepare as module
 from data.files import lock_folder
 from data.prepare import make_pieces, prepare
 from data.shards import load_meta
-from data.tokenizer import EMBEDDED, Tokenizer
+from data.tokenizer import Tokenizer
+from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
 from helpers import Run
 from prepare_helpers import OPTIONS, in_child, many_documents, texts, tokens, write_texts
@@ -31,7 +32,7 @@ def sources(tmp_path):
 def test_a_prepared_folder(sources, tmp_path, monkeypatch):
     """Its files, frozen: what decides a run has a checksum that no change of code may change."""
     meta = prepare(**sources, out=tmp_path / "out")
-    tokenizer = Tokenizer.load("embedded")
+    tokenizer = read_tokenizer("embedded")
     expected = [i for text in DOCUMENTS for i in [*tokenizer.encode(text), tokenizer.eos_id]]
     assert tokens(tmp_path / "out", "train") == expected
     assert meta == load_meta(tmp_path / "out") and meta["fingerprint"][:16] == "85c3d7554ff431f8"
@@ -49,7 +50,7 @@ def test_a_prepared_folder(sources, tmp_path, monkeypatch):
         prepare(**sources, out=tmp_path / "none", max_tokens=3)
     for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
         large = Tokenizer.from_state({**tokenizer.state(), "vocab_size": vocab_size}, tokenizer.content)
-        monkeypatch.setattr(Tokenizer, "load", lambda spec: large)
+        monkeypatch.setattr("data.prepare.read_tokenizer", lambda spec: large)
         assert prepare(**sources, out=tmp_path / dtype)["dtype"] == dtype
         assert tokens(tmp_path / dtype, "train") == expected
 

@@ -12,7 +12,8 @@ import pytest
 
 import checkpoint
 import encoder_helpers
-from data.tokenizer import EMBEDDED, Tokenizer
+from data.tokenizer import Tokenizer
+from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
 from helpers import ROOT
 from model import ModelConfig, Transformer
@@ -53,7 +54,7 @@ DOCUMENTS = [text for _, text in zip(range(60), read_documents("embedded", "text
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.load("embedded")
+    return read_tokenizer("embedded")
 
 
 @pytest.mark.parametrize("name, spec, vocab_size, special, hello", [
@@ -65,7 +66,7 @@ def test_ids_of_the_known_tokenizers(monkeypatch, name, spec, vocab_size, specia
     if name != "embedded" and not SHARED.is_dir():
         pytest.skip(f"no real tokenizers in {SHARED}")
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(SHARED / "tiktoken_cache"))
-    one = Tokenizer.load(spec)
+    one = read_tokenizer(spec)
     assert (one.name, one.vocab_size, one.file_name) == (name, vocab_size, "tokenizer.tiktoken")
     assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id) == special
     assert one.encode("Hello world") == hello
@@ -106,14 +107,14 @@ def test_any_other_rank_file(tmp_path, tokenizer):
     """It is known by its content, and so is a tokenizer.json."""
     path = tmp_path / "bytes.json"
     path.write_text(BYTES)
-    plain = Tokenizer.load(path)
+    plain = read_tokenizer(path)
     assert (plain.name, plain.vocab_size, plain.mask_id, plain.eos_id) == ("bytes", 384, 256, 259)
     assert plain.encode("é!") == list("é!".encode())
     path.write_bytes(tokenizer.content)  # a changed file is seen
-    assert Tokenizer.load(path).encode("the file") == tokenizer.encode("the file")
+    assert read_tokenizer(path).encode("the file") == tokenizer.encode("the file")
     assert tokenizer.content == EMBEDDED.read_bytes()
     path.with_suffix(".txt").write_text(small())
-    assert Tokenizer.load(path.with_suffix(".txt")).encode("3 9") == [3, 9]
+    assert read_tokenizer(path.with_suffix(".txt")).encode("3 9") == [3, 9]
 
 
 def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
@@ -146,7 +147,7 @@ def hub_folders(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_ids_and_offsets_as_the_library(kind, hub_folders):
     folder, oracle = hub_folders[kind]
-    ours = Tokenizer.load(folder)
+    ours = read_tokenizer(folder)
     special = set(ours.special_tokens.values()) - {oracle.token_to_id(unk) for unk in ("[UNK]", "<unk>")}
     for text in [*HARD_TEXTS, *random_texts(100, f"test {kind}")]:
         ids, offsets = ours.encode_with_offsets(text)
@@ -188,7 +189,7 @@ def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     """
     transformers = pytest.importorskip("transformers")
     if kind in KINDS:
-        one = Tokenizer.load(hub_folders[kind][0])
+        one = read_tokenizer(hub_folders[kind][0])
     else:
         pattern = tokenizer.pattern if kind == "embedded" else kind
         one = Tokenizer.from_state(tokenizer.state() | {"pattern": pattern}, tokenizer.content)
@@ -199,7 +200,7 @@ def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     there = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert there.is_fast and there.bos_token is None and there.model_max_length == 512
     assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
-    back = Tokenizer.load(tmp_path / "out")
+    back = read_tokenizer(tmp_path / "out")
     assert back.encodes_like(one) and back.special_tokens == one.special_tokens and back.mask_id == one.mask_id
     for text in [*HARD_TEXTS[:6], *random_texts(30, kind), "zyzzyva " + HARD_TEXTS[-1]]:
         for name in one.special_tokens:
@@ -241,7 +242,7 @@ def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
     (tmp_path / "one/tokenizer.json").write_text(small(*added.split()))
     for name, content in files.items():
         (tmp_path / f"one/{name}.json").write_text(json.dumps(content))
-    one = Tokenizer.load(tmp_path / "one")
+    one = read_tokenizer(tmp_path / "one")
     assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == (*expected,)
     assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
     assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
@@ -258,7 +259,7 @@ def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
     one.enable_padding(length=9)
     one.post_processor = library.processors.TemplateProcessing("<s> $A", None, [("<s>", 10)])
     one.save(str(tmp_path / "tokenizer.json"))
-    loaded = Tokenizer.load(tmp_path)
+    loaded = read_tokenizer(tmp_path)
     assert loaded.encode("3 4 9") == [3, 4, 9] and loaded.encode("") == [] and loaded.encode("\0 \ud800") == [0, 0]
     assert loaded.encode("7 " * 50_000) == [7] * 50_000
 
@@ -275,4 +276,4 @@ def test_what_cannot_be_read(tmp_path, monkeypatch, name, files, message):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=message):
-        Tokenizer.load(name)
+        read_tokenizer(name)

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import checkpoint
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from data.objective import MLM
 from eval import sample
 from eval.sample import continue_text, fill_in
 from helpers import record
 
-tokenizer = Tokenizer.load("embedded")
+tokenizer = read_tokenizer("embedded")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import configurator
 from data.loader import Batches, TokenStream
 from data.objective import CLM, MLM, phase_of
 from data.shards import load_meta
-from data.tokenizer import Tokenizer
+from data.tokenizer_files import read_tokenizer
 from errors import DataError
 from eval.lesson import explain, gallery
 from eval.plot import read_metrics
@@ -30,7 +30,7 @@ from eval.sample import fill_in
 from helpers import ROOT, TINY, UNUSED, Run, edited, succeed
 from model import attention_mask, ModelConfig, Transformer
 
-tokenizer = Tokenizer.load("embedded")
+tokenizer = read_tokenizer("embedded")
 LESSON = (ROOT / "LESSON.md").read_text()
 EXERCISES = (ROOT / "docs/exercises.md").read_text()
 DIFFS = re.findall(r"```diff\n(.*?)```", LESSON, re.S)
