@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
-from helpers import Run
+from helpers import ROOT
 from prepare_helpers import OPTIONS, in_child, many_documents, texts, tokens, write_texts
 
 DOCUMENTS = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
@@ -105,15 +107,19 @@ def test_killed_with_its_workers(tmp_path, number):
     """Neither looks like a finished folder, nor leaves a worker behind."""
     source, out = write_texts(tmp_path / "in.jsonl", many_documents(1_000)), tmp_path / "out"
     source.write_bytes(source.read_bytes() * 300)  # takes seconds to encode
-    args = [f"--source={source}", f"--out={out}", "--workers=2", "--shard_bytes=300_000"]
-    parent = Run(args, tmp_path / "output", "data.prepare")
-    parent.until(lambda: list(tmp_path.glob("out.partial/*/*.json")))
-    tasks = Path(f"/proc/{parent.process.pid}/task")  # on Linux; elsewhere the workers are not looked for
+    command = [sys.executable, "-m", "data.prepare", f"--source={source}", f"--out={out}", "--workers=2"]
+    output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells ignore it in what runs in the background
+    parent = subprocess.Popen([*command, "--shard_bytes=300_000"], cwd=ROOT, preexec_fn=heeded, **output)
+    deadline = time.monotonic() + 20
+    while not list(tmp_path.glob("out.partial/*/*.json")):
+        assert time.monotonic() < deadline
+    tasks = Path(f"/proc/{parent.pid}/task")  # on Linux; elsewhere the workers are not looked for
     workers = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
     assert len(workers) >= 2 or not tasks.exists()
-    os.kill(parent.process.pid, number)
-    code, output = parent.wait(20)
-    assert code != 0 and "Traceback" not in output
+    parent.send_signal(number)
+    output, _ = parent.communicate(timeout=20)
+    assert parent.returncode != 0 and "Traceback" not in output
     with pytest.raises(DataError, match="no such folder; prepare it: python -m data.prepare"):
         load_meta(out)
     deadline = time.monotonic() + 20
