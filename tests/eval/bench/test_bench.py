@@ -90,6 +90,7 @@ sys.exit("--head_dims=64,96" in args and "doctor" in args)
 """
 
 
+@pytest.mark.slow
 def test_the_gpu_script_survives_its_caller(tmp_path):
     """It is killed with all that it started in its session, called again for a moment, then until the end.
 
