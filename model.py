@@ -455,8 +455,7 @@ def linear_cross_entropy(hidden, weight, targets, weights=None, loss_and_gradien
         largest = min(2**30, memory // 64) // V
         n_chunks = max(1, -(-N // largest))
         chunk = max(1, -(-N // n_chunks))  # 32,768 rows x 128,256 on 80 GB: 4 chunks of 8,192
-    with_grad = torch.is_grad_enabled()
-    return LinearCrossEntropy.apply(hidden, weight, targets, weights, chunk, with_grad, loss_and_gradient)
+    return LinearCrossEntropy.apply(hidden, weight, targets, weights, chunk, torch.is_grad_enabled(), loss_and_gradient)
 
 
 def cross_entropy(logits, targets):
@@ -467,8 +466,7 @@ def cross_entropy(logits, targets):
 def plain_loss(logits, targets):
     """Return the training loss of each row with --loss=plain, fp32 (n,). Edit this to train another one.
 
-    Autograd does the rest. Rows without a target do not count. logits, targets: see `cross_entropy`, which validation
-    uses instead.
+    Autograd does the rest. Rows without a target do not count. Validation uses `cross_entropy`, which see.
     """
     return cross_entropy(logits, targets)
 
@@ -482,8 +480,7 @@ def plain_cross_entropy(hidden, logits_of, targets, weights, loss, chunk=1024):
     def loss_of(hidden, targets, weights):
         losses = loss(logits_of(hidden).float(), targets)
         if losses.shape != targets.shape:
-            shape = tuple(losses.shape)
-            raise ValueError(f"plain_loss returned shape {shape}: expected the loss of each of {len(targets)} rows")
+            raise ValueError(f"plain_loss returned {tuple(losses.shape)}: expected {len(targets)} losses, one a row")
         return (losses * weights).sum()
 
     chunks = zip(hidden.split(chunk), targets.split(chunk), weights.split(chunk))
@@ -518,8 +515,7 @@ class PretrainingLoss(nn.Module):
             loss = plain_loss if torch.is_grad_enabled() else cross_entropy
             total = plain_cross_entropy(predicted, self.model.logits, targets, weights, loss)
         else:
-            head = self.model.head.weight
-            total = linear_cross_entropy(predicted, head, targets, weights, self.loss_and_gradient)
+            total = linear_cross_entropy(predicted, self.model.head.weight, targets, weights, self.loss_and_gradient)
         return total, weights.sum()
 
     def compile_parts(self):
