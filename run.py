@@ -1,4 +1,4 @@
-"""Run, the owner of a run of train.py: what is checked before it starts, how it resumes, its records, its end."""
+"""The class Run, which owns a run of train.py: the checks before it starts, resuming, records, checkpoints, its end."""
 
 import json
 import math
@@ -50,7 +50,10 @@ PATHS = "out_dir", "data", "branch_from", "init_from"  # settings that may diffe
 
 
 def origin(cfg):
-    """Return (setting, path) of what a run starts from: resume, branch_from or init_from, or two empty strings."""
+    """Return the setting that says what a run starts from (resume, branch_from or init_from), and its path.
+
+    Both are empty for a run that starts from random weights.
+    """
     if cfg["resume"] and checkpoint.steps(cfg["out_dir"]):
         return "resume", cfg["out_dir"]
     for setting in "branch_from", "init_from":
@@ -99,8 +102,8 @@ CHOICES = {
 def check(cfg, parts=()):
     """Yield what is wrong with a run of these settings, one sentence each. parts: some of CHECKS; () means all.
 
-    Each part yields the sentences of one thing. It is given, in `found`, what those before it have made of the
-    settings, where nothing was wrong: the `origin` that can be read, the ModelConfig `config`.
+    `found` carries results from one part to the next: `origin`, the path of a checkpoint that can be read, and
+    `config`, the ModelConfig. They stay empty where something was wrong.
     """
     found = SimpleNamespace(origin="", config=None)
     for part in parts or CHECKS:
@@ -213,10 +216,7 @@ def check_folder(cfg, found):
 
 
 def check_start(cfg, found):
-    """Yield why a new run cannot start from its checkpoint. Reads no weights.
-
-    `restore` compares the tokenizers, whose sizes may differ here.
-    """
+    """Yield why a new run cannot start from its checkpoint. Reads no weights; `restore` compares the tokenizers."""
     setting, path = origin(cfg)
     if setting not in ("branch_from", "init_from") or not (found.config and found.origin):
         return
@@ -294,11 +294,11 @@ def check_same_model(state, config, tokenizer, path, report):
 class Run:
     """A run of train.py on one of its processes: the machine, the data, the records, and what has been trained so far.
 
-    `first`: the step at which it starts. `step`: how many steps have been made. `is_whole`: whether weights, counts and
-    log are those of the same step, so that a checkpoint may be saved. `trained` is in each checkpoint: `phases` (see
-    `data.objective.add_step`), `tokens`, the `seconds` that the steps took, their `flops`, and `verified`, up to which
-    step the data are known to have been as they were prepared. After a step, `last` and `switches` say whether it ends
-    the run or a phase, and `stopping` whether a signal has come.
+    `first`: the number of steps before this start of the run. `step`: the number of steps made in all. `is_complete`:
+    weights, counts and log are of the same step, so a checkpoint may be saved. `last`, `switches`, `stopping`: the
+    newest step ends the run, ends a phase, or is the last one because a signal came.
+    `trained` goes into each checkpoint: `phases` (see `data.objective.add_step`), `tokens`, `seconds` and `flops` of
+    all steps, and `verified`, the step up to which the data are known to be as they were prepared.
     """
 
     def __init__(self, cfg, objective):
@@ -326,14 +326,14 @@ class Run:
         self.source = {file: (ROOT / file).read_text(encoding="utf-8") for file in SOURCES}
         self.compare_settings()
         self.train_batches, self.val_batches = make_batches(cfg, self.data, self.tokenizer, self.config.seq_len)
-        groups_of = partial(objectives.by_objective, objective, cfg, self.train_batches.windows_per_step)
+        groups_of = partial(objectives.group_windows, objective, cfg, self.train_batches.windows_per_step)
         self.groups_of = lru_cache(8)(groups_of)
         self.sampled, self.predict_from = objectives.look_ahead(groups_of, cfg.max_steps, self.train_batches)
 
     def compare_settings(self):
         """Raise DataError unless all processes have the same settings, data, code and versions.
 
-        Paths may differ. `restore` compares what a run starts from, by what the files hold.
+        Paths may differ. `restore` compares the content of the checkpoints.
         """
         facts = {name: value for name, value in self.cfg.items() if name not in PATHS}
         facts |= {f"{name} is given": bool(self.cfg[name]) for name in PATHS}
@@ -343,7 +343,7 @@ class Run:
             facts[f"the checksum of {file}"] = f"{zlib.crc32(text.encode()):08x}"
         compare_processes(facts)
 
-    # What a step trains. groups_of(step): its windows by objective.
+    # What a step trains. groups_of(step) is {objective: the numbers of its windows}.
 
     def parts_of(self, step):
         return objectives.micro_batches(self.groups_of(step), self.cfg.micro_batch, self.rank, self.world_size)
@@ -371,30 +371,32 @@ class Run:
         steps = range(self.first, cfg.max_steps)
         work = ((step, part.windows) for step in steps for part in self.parts_of(step))
         self.batches = prefetch(self.train_batches.micro_batch, work)
-        self.ddp = loss_module
+        self.ddp_loss = loss_module
         if self.world_size > 1 and not self.sharded and steps:
             part = self.parts_of(self.first)[0]
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*broadcast_buffers")  # torch 2.13 has another name for it
-                self.ddp = DistributedDataParallel(loss_module, broadcast_buffers=False, gradient_as_bucket_view=True)
-            # After its first backward pass DDP rearranges its buckets, and so the order of its sums. A pass that is
-            # thrown away makes that happen before any step counts: a resumed run must sum as the undisturbed one does.
+                options = dict(broadcast_buffers=False, gradient_as_bucket_view=True)
+                self.ddp_loss = DistributedDataParallel(loss_module, **options)
+            # DDP rearranges its buckets after its first backward pass, which changes the order of its sums. A pass
+            # whose gradient is thrown away does this now, so a resumed run sums in the same order as one that never
+            # stopped.
             batch = to_device(self.train_batches.micro_batch(self.first, part.windows), self.device)
-            self.ddp(batch, part.causal)[0].backward()
-            self.ddp.zero_grad(set_to_none=False)
-        self.reader = None  # a Future of the first damaged shard
+            self.ddp_loss(batch, part.causal)[0].backward()
+            self.ddp_loss.zero_grad(set_to_none=False)
+        self.checksums = None  # a Future: the first damaged shard of the data, or None
         if cfg.verify_data and self.reads_data():
-            self.reader = changed_shard_in_background(self.data)
+            self.checksums = changed_shard_in_background(self.data)
         if self.rank == 0:
             self.open_records()
         self.received = stop_signals()
-        self.step, self.is_whole = self.first, True
+        self.step, self.is_complete = self.first, True
         self.phase, self.stopping, self.last, self.switches = "", False, not steps, False
 
     def reads_data(self):
-        """Whether this process computes the checksums of the data: one on each node, and each with a path of its own.
+        """Return whether this process computes the checksums of the data. All processes call this at the same time.
 
-        All processes call this at the same time.
+        One process on each node does, and each whose path to the data is another.
         """
         paths = [os.path.realpath(folder) for folder in self.data.sources]
         elsewhere = paths != runtime.decision_of_rank_0(paths)
@@ -403,8 +405,8 @@ class Run:
     def restore(self):
         """Load the newest checkpoint in out_dir with resume, else that of branch_from, else the weights of init_from.
 
-        With shards only rank 0 reads the file, or draws the weights if there is none. Paths may differ between
-        processes. What the files hold must not.
+        With shards, only rank 0 reads the file, or draws the weights if there is none. The paths may differ between
+        processes, but the content must be the same.
         """
         transformer, state = self.transformer, None
         self.first, self.resumed = 0, None
@@ -440,7 +442,7 @@ class Run:
         self.resumed = state if setting == "resume" else None
 
     def open_records(self):
-        """Write config.json and source/ about this start of the run, and open its log. Only rank 0 does."""
+        """Write config.json and source/, and open the log. Only rank 0 calls this."""
         cfg, out, resumed = self.cfg, self.out, self.resumed
         remove_partial_files(out)
         record = dict(
@@ -469,11 +471,11 @@ class Run:
     # Its steps
 
     def steps(self):
-        """Yield the number of each step that is left. After a step that a signal has interrupted, there are no more."""
+        """Yield the number of each step that is left, until a signal asks to stop."""
         total, first = self.cfg.max_steps, self.first
         self.bar = progress(total=total, initial=first, unit="steps", mininterval=0.5, disable=self.rank > 0)
-        if first == total:  # a finished run, too, says so if its data have changed
-            self.exchange()
+        if first == total:  # a finished run also notices changed data
+            self.poll()
         for step in range(first, total):
             self.last = step + 1 == total
             self.started = time.perf_counter()
@@ -482,10 +484,10 @@ class Run:
             if self.stopping:
                 return
 
-    def count(self, step):
-        """Note that a step has been made. Its line and its checkpoint are still to be written."""
+    def finish_step(self, step):
+        """Add a step to the totals in `trained`, and set `step`, `phase`, `switches` and `stopping`."""
         cfg, trained, groups = self.cfg, self.trained, self.groups_of(step)
-        self.exchange()  # waits for the update of several GPUs
+        self.poll()  # waits for the update of several GPUs
         objectives.add_step(trained["phases"], groups)
         trained["tokens"] += sum(map(len, groups.values())) * self.config.seq_len
         trained["seconds"] += time.perf_counter() - self.started
@@ -493,33 +495,32 @@ class Run:
         self.step = step + 1
         earlier, self.phase = self.phase, self.phase_of(step)
         if self.phase != earlier:
-            self.before = dict(trained)  # the speed leaves out the first step of a phase, which compiles
+            self.before = dict(trained)  # the throughput leaves out the first step of a phase, which compiles
         few = len(trained["phases"]) < 5  # phases may also alternate, step by step
         self.switches = few and not self.last and self.phase_of(step + 1) != self.phase
 
-    def exchange(self):
-        """Learn whether a signal has come to any process, and raise Damaged on all if any has found a damaged shard.
+    def poll(self):
+        """Set `stopping` if any process got a signal. Raise Damaged on all if any has found a damaged shard.
 
-        At the end, wait until all shards are read, or until a signal comes. What is whole now was whole when this
-        process began.
+        At the end of the run, wait until all checksums are computed, or until a signal comes.
         """
-        reader = self.reader
-        if self.last and reader and not reader.done():
+        checksums = self.checksums
+        if self.last and checksums and not checksums.done():
             print("waiting for the checksums of the data")
-            while not reader.done() and not self.received:
+            while not checksums.done() and not self.received:
                 time.sleep(1)
-        has_read = reader is None or reader.done()
-        damaged = reader.result() if reader and has_read else None
+        has_read = checksums is None or checksums.done()
+        damaged = checksums.result() if checksums and has_read else None
         unknown = not (self.cfg.verify_data and has_read)
         self.stopping, any_damaged, any_unknown = runtime.any_process((self.received, damaged, unknown), self.device)
         if any_damaged:
             (path, *_) = filter(None, runtime.from_all(damaged and str(damaged)))
             what = f"{path} has changed since it was prepared: restore it, or prepare the data again"
             spoiled = f"those after step {self.trained['verified']}"
-            self.ddp = None  # before its process group
+            self.ddp_loss = None  # before its process group
             message = f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume"
             runtime.refuse_together(message, Damaged)
-        if not any_unknown:
+        if not any_unknown:  # all shards were right after this start, so they were in every step before it
             self.trained["verified"] = self.first
 
     def is_due(self, interval):
@@ -528,8 +529,8 @@ class Run:
     # ------------------------------------------------------------------------
     # What it writes
 
-    def speed(self, loss):
-        """Return the tokens per second since the last call, for the log. The progress bar shows them, too."""
+    def throughput(self, loss):
+        """Return the tokens per second since the last call, for the log, and show them in the progress bar."""
         seconds, tokens, count = (self.trained[name] - self.before[name] for name in ("seconds", "tokens", "flops"))
         self.before = dict(self.trained)
         speed = round(tokens / seconds) if seconds else None
@@ -538,7 +539,7 @@ class Run:
         return {"tokens_per_s": speed}
 
     def losses(self, step, sums):
-        """Return what the log says of a step's objectives. sums: of each of their names."""
+        """Return the mask ratio of a step and, if it has several objectives, the loss of each. sums: see train.py."""
         values, names = {}, self.names_of(step)
         if ratio := max(what.mask_ratio for what in self.groups_of(step)):
             values["mask_ratio"] = ratio
@@ -553,18 +554,17 @@ class Run:
         return validation.evaluate(loss_module, self.val_batches, self.predict_from, self.cfg.micro_batch, *machine)
 
     def write(self, values):
-        """Write the line of the last step to the log, if there is anything to say. With it, the step is whole."""
+        """Write the line of the last step to the log, if there are values for it."""
         if self.rank == 0 and values:
             trained = self.trained
             totals = dict(tokens=trained["tokens"], seconds=round(trained["seconds"], 2), flops=trained["flops"])
             phase = self.phase or self.phase_of(min(self.step, self.cfg.max_steps - 1))
             self.log.write(step=self.step, phase=phase, **totals, **values)
-        self.is_whole = True
 
     def save(self):
-        """Write a checkpoint and delete those that are not to be kept. With shards all processes gather it.
+        """Write a checkpoint, then delete those that need not be kept. With shards, all processes call this.
 
-        Numbers that are not finite end the run without a checkpoint, so each checkpoint can be branched off.
+        Raises DataError, and saves nothing, if a weight or a number of an optimizer is not finite.
         """
         if self.rank > 0 and not self.sharded:
             return
@@ -575,8 +575,8 @@ class Run:
         if self.rank > 0:
             return
         if spoiled := checkpoint.not_finite({"model": model, "optimizer": optimizers, **trained}):
-            self.is_whole = False
-            raise DataError(f"step {step}: {spoiled} is not finite, so it is not saved. {self.begin_again()}")
+            self.is_complete = False
+            raise DataError(f"step {step}: {spoiled} is not finite, so it is not saved. {self.restart_advice()}")
         if self.config.tie_embeddings:
             model["head.weight"] = model["embedding.weight"]
         for name, optimizer in optimizers.items():
@@ -599,8 +599,8 @@ class Run:
         keep = cfg.keep_last if step == cfg.max_steps else max(2, cfg.keep_last)  # the next step might diverge
         checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
 
-    def begin_again(self):
-        """Say how to go on after a step that failed: from the newest checkpoint whose numbers are all finite."""
+    def restart_advice(self):
+        """Return how to go on after the loss diverged: from the newest checkpoint whose numbers are all finite."""
         for step in reversed(checkpoint.steps(self.out)):
             with suppress(Damaged):
                 state = checkpoint.read(checkpoint.path_of(self.out, step))
@@ -615,14 +615,14 @@ class Run:
         return self
 
     def __exit__(self, kind, error, trace):
-        """Save the last step that is whole if an error ends the loop. Wrong data must not be saved."""
+        """If an error ends the loop, save the newest step if it is complete. After damaged data, save nothing."""
         lost = isinstance(error, Exception) and not isinstance(error, Damaged)
-        if lost and self.rank == 0 and self.is_whole and self.step > self.first and not self.sharded:
+        if lost and self.rank == 0 and self.is_complete and self.step > self.first and not self.sharded:
             show(self.save)
 
     def end(self):
         """Leave the other processes. After a signal, end this one with the status that a shell expects."""
-        del self.ddp  # before its process group: the other order can deadlock in gloo's destructor
+        del self.ddp_loss  # before its process group: the other order can deadlock in gloo's destructor
         if self.world_size > 1:
             dist.barrier()
             dist.destroy_process_group()
@@ -631,9 +631,9 @@ class Run:
 
 
 def compare_processes(facts):
-    """Raise DataError on all processes unless all have the same facts, a dict by name. They call it at the same time.
+    """Raise DataError on all processes unless their `facts`, a dict by name, are equal. All call this at the same time.
 
-    A process that does not know a fact has None.
+    The value None means that a process does not know a fact.
     """
     everyone = runtime.from_all(facts)
     different = []
@@ -649,8 +649,8 @@ def compare_processes(facts):
 def load_optimizers(optimizers, state, path, report):
     """Load a dict of optimizers by name from a checkpoint's dict, in place.
 
-    A group keeps what `make_optimizers` gives it, and a difference is reported. What an optimizer has changed in its
-    groups since then, such as a count of steps, comes from the checkpoint.
+    Options of a group, such as weight_decay, stay as `make_optimizers` gives them, and a difference is reported. What
+    the optimizer itself has changed while training, such as a count of steps, comes from the checkpoint.
     """
     saved = state.pop("optimizer", {})
     if saved.keys() != optimizers.keys():
@@ -696,7 +696,7 @@ def versions(device):
 
 
 def remove_partial_files(out):
-    """Remove what a process that was killed had begun to write. Only the lock's holder writes such files."""
+    """Remove files that a killed process had begun to write. Call this with the folder's lock held."""
     for path in [*out.glob("*.partial"), *out.glob("source/**/*.partial")]:
         if re.fullmatch(r"[\w-]+\.(pt|json|jsonl|npz|py)\.\d+\.partial", path.name):
             path.unlink()
@@ -733,9 +733,9 @@ def last_logged(out_dir):
 class MetricsLog:
     """A run's metrics.jsonl: one JSON object per line, appended as the run goes.
 
-    after: the step of the checkpoint from which the run continues. Lines about later steps are cut, because those steps
-    will be done again. -1 starts a new log. `checksum` is that of all lines so far: each checkpoint holds it, so that a
-    change of the file is noticed.
+    after: the step of the checkpoint from which the run continues; -1 starts a new log. Lines of later steps are
+    removed, because those steps will be made again. `checksum` is that of all lines so far. Each checkpoint holds it,
+    so that a change of the file is noticed.
     """
 
     def __init__(self, path, after=-1):

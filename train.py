@@ -9,7 +9,7 @@ The settings are the assignments below. Config files and --key=value change them
 import math
 import sys
 
-from errors import DataError, exit_with_message, show  # first: it says what to install
+from errors import DataError, exit_with_message, show  # first: if torch is missing, it says how to install it
 
 # isort: split
 import torch
@@ -35,8 +35,8 @@ max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
 clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the others are MLM
 mask_ratio = 0.4  # fraction of a window's tokens that MLM hides and predicts
-predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it
-mask_proportions = (1.0, 0.0, 0.0)  # of the hidden tokens, those shown as the mask token, as a random one, unchanged
+predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it (MNTP)
+mask_proportions = (1.0, 0.0, 0.0)  # fractions of the hidden tokens: shown as [MASK], as a random token, unchanged
 window_split = "none"  # cut windows into parts that do not see each other: none, random (one cut), document (at eos)
 # --- model ---
 model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin (that of init_from); the fields below change it, 0 keeps it
@@ -53,8 +53,8 @@ tie_embeddings = False  # use the input embedding as the output head
 # --- optimization ---
 loss = "fused"  # fused, or plain: the same as a formula in model.py, for experiments with the loss; slower
 optimizer = "adamw"  # adamw, or muon: Muon for the matrices of the blocks, AdamW for all other parameters
-global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-steps
-micro_batch = 32  # windows per process and micro-step, at most
+global_batch_tokens = 4096  # tokens of one optimizer step, over all processes and micro-batches
+micro_batch = 32  # windows that a process sends through the model at once, at most
 lr = 3e-3  # peak learning rate
 embedding_lr_scale = 1.0  # the learning rate of the embedding is this times lr
 warmup_steps = 50  # linear warmup from 0
@@ -87,9 +87,9 @@ deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always o
 
 
 def objective(step, window, n_windows, cfg):
-    """Return the objective of window number `window`, of `n_windows`, in step number `step`. Nothing else decides it.
+    """Return what window number `window`, of the `n_windows` of step number `step`, trains. Nothing else decides it.
 
-    It is one of data/objective.py, or None to leave the window out.
+    This is an objective of data/objective.py, or None to leave the window out.
     """
     if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):
         return CLM()
@@ -97,7 +97,7 @@ def objective(step, window, n_windows, cfg):
 
 
 def learning_rate(step, cfg):
-    """The learning rate of step number `step`, from 0: linear warmup, constant, linear decay to 0 (WSD)."""
+    """Return the learning rate of a step, counted from 0: linear warmup, constant, linear decay to 0 (WSD)."""
     warmup = (step + 1) / max(1, cfg.warmup_steps)
     decay = (cfg.max_steps - step) / max(1, cfg.decay_steps)
     return cfg.lr * min(1.0, warmup, decay)
@@ -119,9 +119,9 @@ def main():
 
 
 def make_model(cfg, run):
-    """Return the Transformer and its PretrainingLoss. The CPU draws the weights: they are the same on every machine.
+    """Return the Transformer and its PretrainingLoss. The CPU draws the weights, so every machine has the same.
 
-    With shards, the weights, of which each process has a part, have no values before `run.start`.
+    With shards, each process has a part of the weights. They get their values later, in `run.start`.
     """
     torch.manual_seed(cfg.seed)
     with torch.device("meta" if run.sharded else "cpu"):
@@ -147,8 +147,8 @@ def make_model(cfg, run):
 def make_optimizers(transformer, cfg):
     """Return {name: optimizer}. Each parameter belongs to one of them.
 
-    The schedule sets the learning rate of every group: lr, times the group's `lr_scale`. A group that has a rate of its
-    own, and no scale, gets the scale that this is.
+    In each step, the learning rate of a group is that of the schedule times the group's `lr_scale`. A group without
+    `lr_scale` gets lr_scale = its own `lr` / cfg.lr.
     """
     matrices = []
     if cfg.optimizer == "muon":
@@ -175,18 +175,18 @@ def make_optimizers(transformer, cfg):
 
 
 def forward_backward(run, step):
-    """Add up the losses of a step's micro-batches and send each backward.
+    """Run the forward and the backward pass of each of this process's micro-batches in a step.
 
-    A sum goes backward: what to divide it by is known only after the last one. Returns fp64 (names, 2): for each name
-    of an objective of the step the sum of the losses and the number of predicted tokens, or the sum of their weights,
-    of this process.
+    The gradient is that of the sum of the losses. It becomes that of the mean in `scale_and_clip`, when the number of
+    predicted tokens of all processes is known. Returns fp64 (names, 2): for each name of an objective, the sum of the
+    losses and the number of predicted tokens (or the sum of their weights) on this process.
     """
     parts, names = run.parts_of(step), run.names_of(step)
     sums = torch.zeros(len(names), 2, dtype=torch.float64, device=run.device)
-    for number, part in enumerate(parts, 1):
-        run.ddp.require_backward_grad_sync = number == len(parts)  # DDP sums after the last one, shards after each
-        loss_sum, count = run.ddp(run.next_batch(), part.causal)
-        if not part.counts:  # another process trains this window: take part in the exchange, and add nothing
+    for number, part in enumerate(parts, 1):  # next_batch returns the batch of each part, in this order
+        run.ddp_loss.require_backward_grad_sync = number == len(parts)  # DDP sums after the last one, shards after each
+        loss_sum, count = run.ddp_loss(run.next_batch(), part.causal)
+        if not part.is_own:  # a window of another process: its gradient here is 0
             loss_sum.backward(torch.zeros_like(loss_sum))
             continue
         loss_sum.backward()
@@ -195,14 +195,14 @@ def forward_backward(run, step):
 
 
 def scale_and_clip(transformer, sums, cfg, world_size):
-    """Make the gradient that of the mean loss over all predicted tokens of the step, and clip it.
+    """Scale the gradient to that of the mean loss over all predicted tokens of the step, then clip it.
 
-    So far it is that of the summed loss, averaged over the processes. sums: see `forward_backward`. Returns them over
-    all processes, on the CPU, and the norm before clipping. The CPU waits for a GPU here.
+    Before, it is that of the summed loss, averaged over the processes. sums: see `forward_backward`. Returns the sums
+    over all processes, on the CPU, and the norm before clipping. Here the CPU waits for a GPU.
     """
     if world_size > 1:
         dist.all_reduce(sums)
-    grads = [p.grad for p in transformer.parameters() if p.grad is not None]  # others are frozen, or had no part
+    grads = [p.grad for p in transformer.parameters() if p.grad is not None]  # frozen or unused weights have none
     norm = runtime.gather(torch.nn.utils.get_total_norm(grads))
     *values, norm = torch.cat((sums.flatten(), norm[None])).tolist()  # together, so that the CPU waits once
     sums = torch.tensor(values, dtype=torch.float64).view(-1, 2)
@@ -214,7 +214,7 @@ def scale_and_clip(transformer, sums, cfg, world_size):
 
 
 def finite_loss(run, step, sums, grad_norm):
-    """Return the mean loss over all predicted tokens of a step. Stops the run if an update would spoil the weights."""
+    """Return the mean loss over all predicted tokens of a step. Exit if it, or the gradient norm, is not finite."""
     loss_sum, predicted = sums.sum(0).tolist()
     where = f"step {step + 1} ({run.phase_of(step)})"
     if not predicted:
@@ -222,12 +222,12 @@ def finite_loss(run, step, sums, grad_norm):
     loss = loss_sum / predicted
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         message = f"{where}: loss {loss}, gradient norm {grad_norm}. Stopped before the update"
-        sys.exit(f"{message}. {run.begin_again()}")
+        sys.exit(f"{message}. {run.restart_advice()}")
     return loss
 
 
 def update(optimizers, lr, world_size):
-    """Make a step of each optimizer, and forget the gradient."""
+    """Take a step with each optimizer, and clear the gradient."""
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
@@ -240,33 +240,34 @@ def update(optimizers, lr, world_size):
 
 
 def train(cfg):
-    run = Run(cfg, objective)  # the machine, the folder and the data; under torchrun every process has one
+    run = Run(cfg, objective)  # the owner of machine, folder, data and records; each process of torchrun has one
     transformer, loss_module = make_model(cfg, run)
     optimizers = make_optimizers(transformer, cfg)
-    run.start(transformer, loss_module, optimizers)  # loads what it starts from
+    run.start(transformer, loss_module, optimizers)  # loads the checkpoint that it starts from, if there is one
     if run.rank == 0:
         show(print_start, run, [learning_rate(step, cfg) for step in range(cfg.max_steps)])
     if not run.resumed:
         run.write(run.evaluate(loss_module))
 
-    with run:  # an error saves the last step whose line is in the log, unless it comes within a step
-        for step in run.steps():  # all that are left, unless a signal asks to stop
+    with run:  # after an error, it saves the newest step, if that is complete
+        for step in run.steps():  # ends early after Ctrl-C or another signal
             torch.manual_seed(hash((cfg.seed, step, run.rank)))  # of dropout, if you add it
             sums = forward_backward(run, step)
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, run.world_size)
             loss = finite_loss(run, step, sums, grad_norm)
             lr = learning_rate(step, cfg)
             torch.manual_seed(hash((cfg.seed, step)))  # of what an update draws: the same on all processes
-            run.is_whole = False  # until the step's line is in the log: without it, the step is not saved
+            run.is_complete = False  # from here on, weights, counts and log are of different steps
             update(optimizers, lr, run.world_size)
-            run.count(step)
+            run.finish_step(step)
 
             values = {}
             if run.is_due(cfg.log_interval):
-                values = dict(loss=loss, grad_norm=grad_norm, lr=lr, **run.speed(loss), **run.losses(step, sums))
+                values = dict(loss=loss, grad_norm=grad_norm, lr=lr, **run.throughput(loss), **run.losses(step, sums))
             if run.is_due(cfg.eval_interval) or run.switches:
                 values |= run.evaluate(loss_module)
             run.write(values)
+            run.is_complete = True  # now all of them are of this step, and it may be saved
             if run.rank == 0:
                 show(print_losses, run, values)
             if run.is_due(cfg.checkpoint_interval) or run.switches or run.stopping or run.step in cfg.keep_steps:

@@ -9,4 +9,4 @@
 base = "610m.py"
 model = "1b"
 out_dir = "out/1b-mlm40-42k"
-micro_batch = 12  # 12 micro-steps on 8 GPUs with 80 GB; 24 for 141 GB (computed, see docs/speed.md)
+micro_batch = 12  # 12 micro-batches on 8 GPUs with 80 GB; 24 for 141 GB (computed, see docs/speed.md)

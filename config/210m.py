@@ -7,4 +7,4 @@
 base = "610m.py"
 model = "210m"
 out_dir = "out/210m-mlm40-42k"
-micro_batch = 72  # 2 micro-steps on 8 GPUs with 80 GB; 144 for 141 GB (computed, see docs/speed.md)
+micro_batch = 72  # 2 micro-batches on 8 GPUs with 80 GB; 144 for 141 GB (computed, see docs/speed.md)

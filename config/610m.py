@@ -12,7 +12,7 @@ model = "610m"
 data = "data/prepared/fineweb-edu-llama3"  # 100B tokens of FineWeb-Edu with Llama 3's tokenizer
 out_dir = "out/610m-mlm40-42k"
 
-# 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 6 micro-steps of 24
+# 1,152 windows * 2,048 tokens = 2,359,296 tokens per step; on 8 GPUs 144 windows each, 6 micro-batches of 24
 global_batch_tokens = 2_359_296
 micro_batch = 24  # for 80 GB; 48 for 141 GB (computed, see docs/speed.md)
 window_split = "random"  # each window is cut in two; attention and prediction stay within a piece

@@ -23,7 +23,7 @@ data = "data/prepared/fineweb-edu-qwen2.5"  # with the tokenizer of that folder
 out_dir = "out/qwen2.5-7b-mlm40-1k"
 seq_len = 2_048
 shard = True
-micro_batch = 3  # 48 micro-steps for the 144 windows of each of 8 GPUs, 24 of 16
+micro_batch = 3  # 48 micro-batches for the 144 windows of each of 8 GPUs, 24 of 16
 
 # 1,000 steps * 2,359,296 = 2.4B tokens. At 42 GFLOPs a token of MLM and 44 % of 989 TFLOP/s that is 63 H100 hours.
 max_steps = 1_000

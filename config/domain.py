@@ -20,7 +20,7 @@ data = "data/prepared/domain"
 out_dir = "out/domain"
 seq_len = 512  # EuroBERT's limit is 8,192; exported, this one reads 512 tokens
 
-# 512 windows * 512 tokens = 262,144 tokens per step, 8 micro-steps of 64 windows
+# 512 windows * 512 tokens = 262,144 tokens per step, 8 micro-batches of 64 windows
 global_batch_tokens = 262_144
 micro_batch = 64  # fits into 24 GB (computed, see docs/speed.md)
 window_split = "document"  # attention stays within a text

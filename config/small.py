@@ -11,7 +11,7 @@ seq_len = 512
 data = "data/prepared/texts"
 out_dir = "out/small"
 
-# 512 windows * 512 tokens = 262,144 tokens per step, 8 micro-steps of 64 windows
+# 512 windows * 512 tokens = 262,144 tokens per step, 8 micro-batches of 64 windows
 global_batch_tokens = 262_144
 micro_batch = 64  # fits into 24 GB
 window_split = "random"

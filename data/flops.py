@@ -1,4 +1,7 @@
-"""The floating-point operations (FLOPs) of a training step, and the peak of a device. Together they give the MFU."""
+"""The floating-point operations (FLOPs) of a training step, and the peak FLOP/s of a device.
+
+Together they give the model FLOPs utilization (MFU).
+"""
 
 import re
 from functools import lru_cache
@@ -15,9 +18,9 @@ PEAK_FLOPS = {
 
 @lru_cache(1)  # all steps of a run ask for the same model
 def matrix_weights(transformer):
-    """Return how many weights of a Transformer take part in matrix products, without the output head, and in the head.
+    """Return how many weights take part in matrix products, as two numbers: outside the output head, and in it.
 
-    They are the matrices of all modules except embeddings, whatever model.py makes of them.
+    Every two-dimensional parameter counts, except those of embeddings.
     """
     total = 0
     for module in transformer.modules():
@@ -28,11 +31,10 @@ def matrix_weights(transformer):
 
 
 def flops_per_token(transformer, T, causal, predicted, seen=1.0):
-    """Floating-point operations per token of a training step: 6 for each weight of a matrix product.
+    """Return the floating-point operations per token of a training step: 6 for each weight of a matrix product.
 
-    predicted: the fraction of tokens on which the output head runs. Attention counts its two products for each pair
-    of a query and a key that the mask leaves: all T x T, half of them if causal, and of those the fraction `seen`
-    that documents leave. MFU is this number times tokens/s, divided by `peak_flops`.
+    predicted: the fraction of tokens on which the output head runs. For attention, each pair of a query and a key
+    counts, in two products: T x T pairs, half of them if causal. seen: the fraction of these within documents.
     """
     config, (body, head) = transformer.config, matrix_weights(transformer)
     attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
@@ -40,9 +42,9 @@ def flops_per_token(transformer, T, causal, predicted, seen=1.0):
 
 
 def step_flops(transformer, groups, window_split):
-    """Floating-point operations of a training step, over all processes. groups: see `data.objective.by_objective`.
+    """Return the floating-point operations of a step, over all processes. groups: see `data.objective.group_windows`.
 
-    A window that is cut once at random has 2/3 of the pairs of a query and a key. Cuts at each eos are not counted.
+    A window that is cut once at random keeps 2/3 of its pairs on average. Cuts at eos are not counted.
     """
     T = transformer.config.seq_len
     seen = 2 / 3 if window_split == "random" else 1.0

@@ -26,6 +26,7 @@ from errors import Damaged, DataError
 
 u64 = np.uint64
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
+SHUFFLE, CUT, MASK = 0, 1, 2  # what a hash is for; the batches of all runs depend on these numbers
 
 # ----------------------------------------------------------------------------
 # Randomness without state
@@ -127,19 +128,22 @@ def mixing_pattern(draws):
 
 
 class Windows(NamedTuple):
-    """Windows of tokens, as an objective of data/objective.py sees them."""
+    """Windows of tokens, the input of `Objective.examples`.
+
+    A document here is a part of a window whose tokens see each other: the whole window, unless `window_split` cuts it.
+    """
 
     tokens: np.ndarray  # int64 (B, T)
     position: np.ndarray  # int64 (T,): 0 to T - 1
-    start: np.ndarray  # int64 (B, T): the document of each token is [start, end) of its window
+    start: np.ndarray  # int64 (B, T): the document of each token is at the positions [start, end)
     end: np.ndarray
-    draw: np.ndarray  # int64 (B, 1): which window of the run this is, the source of everything random about it
+    draw: np.ndarray  # int64 (B, 1): the number of the window in the run; with the seed, it decides all that is random
     seed: int  # of the run
     tokenizer: object  # a data.tokenizer.Tokenizer
 
     def random(self):
-        """Return a random number for each token, uint64 (B, T). The same window has the same ones at every call."""
-        return hashed(hashed(self.seed, self.draw, 2), self.position)
+        """Return a random number for each token, uint64 (B, T). Each call returns the same numbers."""
+        return hashed(hashed(self.seed, self.draw, MASK), self.position)
 
 
 class Batches:
@@ -162,7 +166,7 @@ class Batches:
         self.source, self.number = mixing_pattern(draws)
 
     def epochs(self, steps):
-        """Return how many epochs of each source a run of so many steps is, to about a window: {folder: epochs}."""
+        """Return how many epochs of each source so many steps read, to about a window: {folder: epochs}."""
         epochs = steps * self.windows_per_step * self.draws / CYCLE / self.n_windows
         return {stream.folder: n for stream, n in zip(self.streams, epochs.tolist())}
 
@@ -186,7 +190,7 @@ class Batches:
         for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
             rows = source == k
             epoch, i = np.divmod(number[rows], n)
-            key = hashed(self.seed, epoch, 0) ^ u64(k)  # each source has a shuffle of its own
+            key = hashed(self.seed, epoch, SHUFFLE) ^ u64(k)  # each source has a shuffle of its own
             tokens[rows] = stream.windows(permute(i, n, key), self.T)
         start, end = self.bounds(tokens, draw)  # (B, T) each
         whole = Windows(tokens, np.arange(self.T), start, end, draw[:, None], self.seed, self.tokenizer)
@@ -212,7 +216,7 @@ class Batches:
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
     def micro_batch(self, step, windows):
-        """Return windows of a step, [(objective, number in the step), ...], as one batch; see `batch`."""
+        """Return windows of a step as one dict of tensors; see `batch`. windows: those of a MicroBatch."""
         parts, first = [], 0
         for objective, pairs in groupby(windows, itemgetter(0)):
             part = self.batch(step, objective, [window for _, window in pairs])
@@ -240,7 +244,7 @@ class Batches:
         if self.window_split == "none":
             return np.broadcast_to(0, (B, T)), np.broadcast_to(T, (B, T))
         if self.window_split == "random":
-            cut = 12 + hashed(self.seed, draw, 1) % u64(T - 23)
+            cut = 12 + hashed(self.seed, draw, CUT) % u64(T - 23)
             last = np.arange(1, T + 1) == cut[:, None]  # is it the last token of a document?
         else:
             last = tokens == self.tokenizer.eos_id
@@ -257,10 +261,10 @@ def streams_of(data, split):
 
 
 def make_batches(cfg, data, tokenizer, T):
-    """Return the Batches of training, and {folder: (its fraction, the Batches of its validation)} of each source.
+    """Return the Batches of training, and those of validation as {folder: (its fraction of the mixture, Batches)}.
 
-    Validation always has the same windows, which are not split, whatever the run trains. cfg: train.py's settings.
-    data: see `load_data`. T: tokens of a window.
+    Validation always has the same windows, and never splits them. cfg: the settings of train.py. data: see `load_data`.
+    T: tokens of a window.
     """
     val = {}
     for stream in streams_of(data, "val"):
@@ -285,7 +289,7 @@ def prefetch(function, jobs, depth=2):
 
 
 def to_device(x, device):
-    """Return a tensor, or a batch with all of its tensors, on a device. The copy to a GPU does not hold up the host."""
+    """Return a tensor, or a dict of tensors, on a device. The copy to a GPU is asynchronous."""
     if device.type == "cpu":
         return x
     if isinstance(x, dict):

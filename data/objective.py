@@ -20,7 +20,7 @@ from errors import DataError
 
 
 class Examples(NamedTuple):
-    """What windows train. All arrays are int64 (B, T), but the weights are floats."""
+    """The inputs and targets of some windows. All arrays are int64 (B, T), but the weights are floats."""
 
     shown: np.ndarray  # the input
     targets: np.ndarray  # the token that each position predicts, -1 for none
@@ -31,16 +31,18 @@ class Examples(NamedTuple):
 
 
 class Objective:
-    """The base class of objectives, with the defaults."""
+    """The base class of objectives, with defaults.
 
-    # Each has a `name`, in small letters: what the log, figures and model cards call it.
+    A subclass has a `name` in small letters, which the log, figures and model cards show.
+    """
+
     details = ""  # for the record, such as "40 % masked"
     causal = False  # the attention mask: True for a decoder, False for an encoder
     mask_ratio = 0.0  # the fraction of the tokens that are hidden
     predict_from = "mask"  # the position that predicts a hidden token: its own, or "before", the one before it
 
     def n_predicted(self, T):
-        """Return how many of T positions predict, at most. It is a shape, so it must depend on T alone."""
+        """Return how many of T positions predict, at most. Shapes depend on it, so it must depend on T alone."""
         return T
 
     def examples(self, w):
@@ -69,9 +71,10 @@ class MLM(Objective):
         random       71    12    40     9
         hidden       no   yes   yes    no     the 2 lowest, but never a special token
         shown       The  mask  mask   eos
-        targets      -1   cat   sat    -1     or cat, sat, -1, -1 if the position before a token predicts it
+        targets      -1   cat   sat    -1     or cat, sat, -1, -1 with predict_from = "before"
 
-    The latter is masked next-token prediction (MNTP), as in LLM2Vec (arXiv 2404.05961).
+    The latter is masked next-token prediction (MNTP), as in LLM2Vec (arXiv 2404.05961): the position before a hidden
+    token predicts it.
     """
 
     mask_ratio: float = 0.4  # the fraction of a window's tokens that are hidden
@@ -105,21 +108,24 @@ class MLM(Objective):
 
 
 def choose_hidden(w, random, mask_ratio):
-    """Return which tokens are hidden, bool (B, T): those with a window's lowest numbers, but no special tokens."""
+    """Return which tokens are hidden, bool (B, T): in each window the ordinary tokens with the lowest random numbers.
+
+    random: uint64 (B, T), a number for each token.
+    """
     T = w.tokens.shape[1]
     n = round(mask_ratio * T)
     if not 0 < n <= T:
         raise DataError(f"mask_ratio={mask_ratio}: it hides {n} of the {T} tokens of a window, must be 1 to {T}")
     ordinary = ~np.isin(w.tokens, list(w.tokenizer.special_tokens.values()))
     score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last
-    highest = np.partition(score, n - 1, axis=1)[:, n - 1 : n]  # (B, 1), of the n lowest
-    return ordinary & (score <= highest)  # a window may have fewer than n ordinary tokens
+    nth_lowest = np.partition(score, n - 1, axis=1)[:, n - 1 : n]  # (B, 1)
+    return ordinary & (score <= nth_lowest)  # fewer than n if a window has fewer ordinary tokens
 
 
 def show(w, hidden, random, proportions):
-    """Return what the input shows, (B, T): hidden tokens as the mask token, as a random ordinary token, or as they are.
+    """Return the input, (B, T). Hidden tokens are shown as the mask token, as a random ordinary token, or unchanged.
 
-    proportions: the fractions of these three.
+    proportions: the fractions of these three, as in BERT's 80/10/10.
     """
     as_mask, as_random, _ = proportions
     u = mix(random) / 2.0**64  # a second random number for each token, from 0 to 1
@@ -135,33 +141,33 @@ def show(w, hidden, random, proportions):
 
 
 class MicroBatch(NamedTuple):
-    """Windows of a step that go through the model together. Their objectives are of one class, name and mask."""
+    """Windows of a step that go through the model together. Their objectives have the same class, name and mask."""
 
     name: str
     causal: bool
-    windows: list  # of each its objective, and its number in the step
-    counts: bool  # False: another process trains this window; here it only keeps the processes in step
+    windows: list  # [(objective, the window's number in the step), ...]
+    is_own: bool  # False: its window is of another process; this one only takes part in the exchange of gradients
 
 
-def by_objective(objective, cfg, n_windows, step, every=1):
-    """Return {objective: the numbers of its windows} of a step, of one in `every` of its windows.
+def group_windows(objective_of, cfg, n_windows, step, every=1):
+    """Return {objective: the numbers of its windows} of a step. every: look at one in so many windows.
 
-    objective(step, window, n_windows, cfg) returns the objective of a window, None if it is left out.
+    objective_of: the function `objective` of train.py.
     """
-    found = {}
+    groups = {}
     for window in range(0, n_windows, every):
-        what = objective(step, window, n_windows, cfg)
-        if what:
-            found.setdefault(what, []).append(window)
-    return found
+        objective = objective_of(step, window, n_windows, cfg)
+        if objective:  # None leaves the window out
+            groups.setdefault(objective, []).append(window)
+    return groups
 
 
 def micro_batches(groups, micro_batch, rank, world_size):
-    """Return the MicroBatches of a process, of at most `micro_batch` windows each. groups: see `by_objective`.
+    """Return the MicroBatches of a process, of at most `micro_batch` windows each. groups: see `group_windows`.
 
-    Objectives of one class, name and mask share micro-batches, such as MLM with a ratio of its own for each window.
-    Their windows go to the processes in turn. Each process cuts its own into the same number of parts of about equal
-    size, because all exchange gradients and shards at once.
+    Objectives with the same class, name and mask share micro-batches, such as MLM with another ratio for each window.
+    Their windows are dealt to the processes in turn. All processes have the same number of micro-batches, because they
+    exchange gradients and shards together.
     """
     if not groups:
         raise DataError("`objective` leaves out all windows of a step: it must leave at least one")
@@ -178,12 +184,12 @@ def micro_batches(groups, micro_batch, rank, world_size):
 
 
 def kind_of(objective):
-    """Return what the objectives of a micro-batch have in common."""
+    """Return what all objectives in a micro-batch have in common."""
     return type(objective), objective.name, objective.causal
 
 
 def names_of(groups):
-    """Return the names of a step's objectives, sorted. groups: see `by_objective`."""
+    """Return the names of a step's objectives, sorted. groups: see `group_windows`."""
     return sorted({objective.name for objective in groups})
 
 
@@ -193,9 +199,9 @@ def phase_of(groups):
 
 
 def look_ahead(groups_of, max_steps, batches):
-    """Return what about 50 steps train, which stand for all, and the position that predicts a hidden token at the end.
+    """Return the groups of about 50 steps, spread over the run, and where a hidden token is predicted at its end.
 
-    groups_of: a function of the step, see `by_objective`. Raises DataError if what a step trains is not repeatable.
+    groups_of: a function of the step, see `group_windows`. Raises DataError if it or the examples are not repeatable.
     """
     steps = [*range(0, max_steps, math.ceil(max_steps / 50)), max_steps - 1]
     sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
@@ -212,7 +218,7 @@ def look_ahead(groups_of, max_steps, batches):
 
 
 def add_step(phases, groups):
-    """Add a step to the record of a run's phases, a list of dicts, in place. groups: see `by_objective`.
+    """Add a step to the record of a run's phases, a list of dicts, in place. groups: see `group_windows`.
 
     The dict of a phase has `phase` (see `phase_of`), `steps`, and `objectives`. That is a dict by name: `steps` (those
     of the phase, times the fraction of their windows), `causal`, `predict_from`, `mask_ratio` [at first, at last, the

@@ -161,18 +161,18 @@ def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
 
 
 def test_damaged_data_name_the_step_at_which_they_were_whole():
-    one = MagicMock(trained={"verified": 3}, reader=Future(), first=9, received=[], last=False, device="cpu")
-    run.Run.exchange(one)  # not known yet
+    one = MagicMock(trained={"verified": 3}, checksums=Future(), first=9, received=[], last=False, device="cpu")
+    run.Run.poll(one)  # not known yet
     one.received, one.last = [15], True
-    run.Run.exchange(one)  # does not wait after a signal
+    run.Run.poll(one)  # does not wait after a signal
     assert one.trained["verified"] == 3 and one.stopping
-    one.reader.set_result(None)
+    one.checksums.set_result(None)
     one.first = 10
-    run.Run.exchange(one)  # whole when this process began, at step 10
-    one.reader = Future()
-    one.reader.set_result("train-00001.bin")
+    run.Run.poll(one)  # whole when this process began, at step 10
+    one.checksums = Future()
+    one.checksums.set_result("train-00001.bin")
     with pytest.raises(Damaged, match="train-00001.bin has changed .* those after step 10"):
-        run.Run.exchange(one)
+        run.Run.poll(one)
 
 
 def test_an_optimizer_keeps_its_counters_and_follows_the_code():

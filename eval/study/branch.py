@@ -11,7 +11,7 @@ import torch
 
 from configurator import Settings
 from data.flops import step_flops
-from data.objective import by_objective
+from data.objective import group_windows
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
 from model import ModelConfig, Transformer
@@ -90,7 +90,7 @@ class Schedule:
         every = math.ceil(self.n_windows / 64)
         total = 0
         for step in steps:
-            groups = by_objective(self.objective, self.cfg, self.n_windows, step, every)
+            groups = group_windows(self.objective, self.cfg, self.n_windows, step, every)
             total += step_flops(transformer, groups, "none")
         return total * self.n_windows / len(range(0, self.n_windows, every)) * len(self.steps) / len(steps)
 

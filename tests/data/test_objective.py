@@ -5,7 +5,7 @@ import math
 import pytest
 
 from data.objective import (
-    CLM, MLM, by_objective, clm_steps, describe, is_decoder, largest_mask_ratio, micro_batches, names_of, phase_of,
+    CLM, MLM, group_windows, clm_steps, describe, is_decoder, largest_mask_ratio, micro_batches, names_of, phase_of,
     predicts_from, title,
 )  # fmt: skip
 from errors import DataError
@@ -14,7 +14,7 @@ from helpers import record
 
 def of_ranks(objective, world_size, micro_batch, n_windows=24):
     """The micro-batches of all processes in a step."""
-    groups = by_objective(objective, None, n_windows, step=7)
+    groups = group_windows(objective, None, n_windows, step=7)
     return [micro_batches(groups, micro_batch, rank, world_size) for rank in range(world_size)]
 
 
@@ -36,10 +36,10 @@ def test_every_window_once_and_each_micro_batch_of_one_name(objective, world_siz
     assert sorted(windows, key=lambda pair: pair[1]) == [(objective(7, i, 24, None), i) for i in range(24)]
     for kind, n in (("clm", True), 6), (("mlm", False), 18):
         for of_rank in ranks:
-            sizes = [len(part.windows) for part in of_rank if (part.name, part.causal) == kind and part.counts]
+            sizes = [len(part.windows) for part in of_rank if (part.name, part.causal) == kind and part.is_own]
             assert len(sizes) == math.ceil(n / world_size / micro_batch)
             assert max(sizes) <= micro_batch and max(sizes) - min(sizes) <= 1 <= min(sizes)
-    assert phase_of(by_objective(objective, None, 24, 7)) == "clm + mlm"
+    assert phase_of(group_windows(objective, None, 24, 7)) == "clm + mlm"
 
 
 def test_an_objective_and_a_class_based_on_it_share_no_micro_batch():
