@@ -102,8 +102,8 @@ PRESETS = {
 def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
     """Return which keys (columns) each query (row) may see: bool, (T, T), or (B, 1, T, T) with bounds.
 
-    This mask is the whole difference between an encoder and a decoder. Fused attention builds it in. To try another
-    one, edit this function and train with --attention=reference: "triton" never calls it, "sdpa" only with bounds.
+    This mask is the whole difference between an encoder and a decoder. Fused attention has it built in. To try another
+    mask, edit this function and give --attention=reference: "triton" never calls it, "sdpa" only with bounds.
     """
     t = torch.arange(T, device=device)
     if causal:
@@ -175,9 +175,9 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bou
     q: (B, T, H, D). k, v: (B, T, H_kv, D), where H is a multiple of H_kv: query head h reads key head h // (H / H_kv).
     doc_start, doc_end: int32 (B, T), or None if each row is one document. Token t sees the keys in
         [doc_start[t], doc_end[t]), and of those only the ones up to t if causal. Neither may decrease along a row.
-        A token whose interval is empty, such as padding, has an output of 0. Give padding the end of the document
-        before it, twice. These bounds express documents, a prefix LM (causal=False, doc_end[t] = max(end of the
-        prefix, t + 1)) and sliding windows (t - w, t + w + 1). The fused kernels skip what no token of a block sees.
+        A token with an empty interval, such as padding, has an output of 0. For padding, set both bounds to the end
+        of the document before it. The bounds express documents, a prefix LM (causal=False, doc_end[t] = max(end of
+        the prefix, t + 1)) and sliding windows (t - w, t + w + 1). The kernels skip what no token of a block sees.
     backend: "triton" is the fused kernels at the end of this file. "sdpa" is PyTorch's fused attention.
         "reference" is the formula in plain PyTorch, in q's dtype. "auto" is one of them, see `resolve_backend`.
     bounds: what `attention_bounds(causal, doc_start, doc_end)` returns, from a caller who needs it for several layers.
@@ -286,7 +286,7 @@ class Block(nn.Module):
         self.down = Linear(config.d_ff, d)
 
     def forward(self, x, cos, sin, *mask):
-        """x: (B, T, d_model). cos, sin: the first T rows of `rope_tables`. mask: for `attention`, from `causal` on."""
+        """x: (B, T, d_model). cos, sin: rows of `rope_tables`. mask: the arguments of `attention` from `causal` on."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (sum(self.heads), -1))  # (B, T, H + 2 H_kv, D)
         q, k, v = qkv.split(self.heads, dim=2)
         q = rotate(self.q_norm(q), cos, sin)
@@ -328,7 +328,7 @@ class Transformer(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         for name, p in self.named_parameters():
-            if p.is_meta or p.min() == p.max():  # without values, or a constant of the layer, such as a norm's weight
+            if p.is_meta or p.min() == p.max():  # on the meta device, or constant, such as the weight of a norm
                 continue
             if p.dim() == 2:
                 nn.init.normal_(p, std=0.02)
@@ -375,8 +375,8 @@ def loss_and_gradient(logits, targets, weights, with_grad):
     """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
     logits: (n, V). targets: int64 (n,), negative where nothing is predicted. weights: (n,), 0 there. Works in place,
-    because this is the largest tensor of a training step. Compiled, neither a copy of the logits nor a change to them
-    is written. To train another loss, edit `plain_loss` instead, which needs no gradient by hand.
+    because the logits are the largest tensor of a training step. Compiled, it writes no copy of them. To train another
+    loss, edit `plain_loss` instead, which needs no gradient by hand.
     """
     target, weight = targets.clamp(min=0)[:, None], weights[:, None]  # (n, 1), like all that is not (n, V)
     x = logits.to(torch.float32, copy=torch.compiler.is_compiling())
@@ -443,8 +443,8 @@ class LinearCrossEntropy(torch.autograd.Function):
 def linear_cross_entropy(hidden, weight, targets, weights=None, loss_and_gradient=loss_and_gradient):
     """Return the fp32 cross entropy in nats, summed over the predicted tokens.
 
-    hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. weights: (N,), of each
-    token in the sum, 0 where nothing is predicted; None: 1 elsewhere.
+    hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. weights: (N,), the
+    weight of each token in the sum, 0 where nothing is predicted; None: all others count 1.
     """
     if weights is None:
         weights = targets >= 0
@@ -494,7 +494,7 @@ class PretrainingLoss(nn.Module):
 
     batch: a dict with `tokens` (B, T), `positions` (N,) in the flattened batch, `targets` (N,), and, where rows
         hold several documents, `doc_start` and `doc_end` (B, T). With `weights` (N,), 0 where nothing is predicted,
-        the sum is weighted, and their sum is in place of the number.
+        the losses are weighted, and the second value is the sum of the weights.
 
     CLM and MLM share this code. They differ in the mask (`causal`), in `positions` and `targets` (which tokens are
     predicted, and from where), and in what `tokens` shows there.
@@ -647,7 +647,7 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
     t = start + tl.arange(0, BLOCK)
     final = tl.minimum(start + BLOCK, T) - 1  # the last token of the block
     first, last = tl.zeros_like(t), tl.zeros_like(t) + T
-    lo, begin, end, hi = 0, 0, T, T  # of the first token: lo, end. Of the final one: begin, hi
+    lo, begin, end, hi = 0, 0, T, T  # lo and end are bounds of the first token, begin and hi of the final one
     if DOCUMENTS:
         doc_start += b * T
         doc_end += b * T
@@ -829,7 +829,7 @@ def dkv_kernel(
                 offs_m = start_m + tl.arange(0, BLOCK_M)
                 q_block = load_block(q + head, start_m, T, BLOCK_M, H, D, MASKED)
                 do_block = load_block(d_out + head, start_m, T, BLOCK_M, H, D, MASKED)
-                mask, other = (offs_m < T, 0.0) if MASKED else (None, None)  # past T all is 0 and adds nothing
+                mask, other = (offs_m < T, 0.0) if MASKED else (None, None)  # values past T are 0
                 lse_i = tl.load(lse + row + offs_m, mask=mask, other=other)
                 delta_i = tl.load(delta + row + offs_m, mask=mask, other=other)
                 s = masked_scores(
@@ -898,7 +898,7 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
 
 
 def launch(which, tensors, causal, bounds):
-    """Launch a kernel on tensors that begin with q and k. bounds: of the tokens whose blocks it holds."""
+    """Launch a kernel. tensors: its arguments, from q and k on. bounds: those of the queries; for dkv, of the keys."""
     q, k, *others = [x.contiguous() for x in tensors]  # the kernels know no other strides
     B, T, H, D = q.shape
     H_kv = k.shape[2]
