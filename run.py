@@ -10,7 +10,6 @@ import sys
 import time
 import warnings
 import zlib
-from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache, partial
 from glob import glob
@@ -600,12 +599,9 @@ class Run:
         checkpoint.prune(cfg.out_dir, step, keep, (*cfg.keep_steps, cfg.switch_step))
 
     def restart_advice(self):
-        """Return how to go on after the loss diverged: from the newest checkpoint whose numbers are all finite."""
-        for step in reversed(checkpoint.steps(self.out)):
-            with suppress(Damaged):
-                state = checkpoint.read(checkpoint.path_of(self.out, step))
-                if not checkpoint.not_finite({"model": state["model"], "optimizer": state["optimizer"]}):
-                    return f"Branch off the checkpoint of step {step}, which is finite; a lower lr often helps."
+        """Return how to go on after the loss diverged. A checkpoint is only saved if all its numbers are finite."""
+        if saved := checkpoint.steps(self.out):
+            return f"Branch off the checkpoint of step {saved[-1]}, which is finite; a lower lr often helps."
         return "Start again; a lower lr often helps."
 
     # ------------------------------------------------------------------------

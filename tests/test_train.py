@@ -366,23 +366,14 @@ torch.optim.AdamW.step = step
 
 
 def test_weights_that_are_not_finite_are_not_saved(undisturbed, run, train, tmp_path):
-    """A fault of the memory in step 10, then one in the optimizer's state on the disk.
-
-    The messages name a checkpoint that can be used, and the run goes on from it.
-    """
+    """A fault of the memory in step 10. The message names a checkpoint that can be used, and the run goes on from it."""
     args, reference = undisturbed
-    out, at_8 = tmp_path / "run", tmp_path / "run/ckpt-8.pt"
+    out = tmp_path / "run"
     args = [*args, f"--out_dir={out}", "--resume=True", "--keep_last=1"]  # two are kept until the end
     code, text = run(args, train_after(tmp_path, SPOILS))
     assert code == 1 and "step 10: model.blocks.0." in text, text
     assert "the checkpoint of step 8, which is finite" in text and "Traceback" not in text, text
     assert checkpoint.steps(out) == [5, 8]
-    whole, state = at_8.read_bytes(), checkpoint.load(at_8)
-    state["optimizer"]["adamw"]["state"][3]["exp_avg"].view(-1)[5] = torch.nan
-    checkpoint.save(at_8, state)
-    code, text = run(args)
-    assert code == 1 and "Branch off the checkpoint of step 5, which is finite" in text, text
-    at_8.write_bytes(whole)
     train(1, *args)
     assert_same_end(reference, out)
 
