@@ -224,10 +224,7 @@ def tokenizer_of(state, path="the checkpoint"):
 def config_of(state, path):
     """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py does not know one of its fields."""
     if "hub" in state:  # finetune.py has kept it
-        raise DataError(
-            f"{path}: its encoder is a model of transformers, which cannot be pretrained here: "
-            f"`python -m eval.tasks export {path} FOLDER` exports it"
-        )
+        raise DataError(f"{path}: its encoder is a model of transformers, which is fine-tuned here only")
     try:
         return ModelConfig(**state["config"])
     except TypeError as error:

@@ -24,12 +24,12 @@ import torch.nn as nn
 import configurator
 from data.files import lock_folder
 from data.loader import to_device
-from eval.tasks import export, hub_encoder
+from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
 from eval.tasks.metrics import main_of, mean_score
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task, missing
-from eval.tasks.result import advice, build, evaluate, origin, table, write_result
+from eval.tasks.result import build, evaluate, origin, table, write_result
 from eval.tasks.splits import read
 from run import MetricsLog, remove_partial_files
 from runtime import device_problems, resolve_auto, use_determinism
@@ -141,8 +141,6 @@ def fine_tune(cfg):
     task, model = build(cfg, dataset, state, cfg.random_weights)
     task.count_too_long()
     show(print, dataset.summary())
-    if cfg.save_model and "hub" in state:
-        export.check(task, model)
     if cfg.freeze:
         model.encoder.requires_grad_(False)
     params = [p for p in model.parameters() if p.requires_grad]
@@ -202,8 +200,6 @@ def fine_tune(cfg):
     result = write_result(cfg, dataset, task, model, run, state)
     took = timedelta(seconds=round(time.perf_counter() - began))
     show(print, table(result))
-    if steps and (hint := advice(result)):
-        show(print, hint)
     what = f"{steps:,} steps, ended by --{ended_by}, and the scoring" if steps else "the scoring"
     show(print, f"{what} took {took}; wrote {cfg.out_dir}/result.json")
 

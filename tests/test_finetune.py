@@ -13,7 +13,6 @@ import torch
 import checkpoint
 from run import read_metrics
 from eval.tasks import metrics
-from eval.tasks.result import advice
 from helpers import Run
 from task_helpers import Files, docs_block
 
@@ -108,7 +107,6 @@ def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
     assert_learned(text, folder, "sc", "accuracy", 80)
     assert "The first example, as it was read:\n  text " in text
     accuracy = read(folder)["metrics"]["test"]["accuracy"]
-    assert not re.search("no better than .* of majority", text)
     assert re.search("^in percent +test +validation +majority .baseline.", text, re.M)
     assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M), text
 
@@ -140,29 +138,9 @@ def test_each_family_learns(fine_tune, data, family, metric, steps, at_least):
     assert_learned(*fine_tune([*args(data, family), f"--max_steps={steps}"]), family, metric, at_least)
 
 
-@pytest.mark.parametrize("main, test, baselines, said", [
-    (["accuracy"], {"accuracy": 40.0}, {"majority": {"accuracy": 40.0}}, "accuracy 40.0 is no better than the 40"),
-    (["accuracy"], {"accuracy": 46.8}, {"majority": {"accuracy": 40}, "tfidf": {"accuracy": 60.6}}, "60.6 of tfidf"),
-    (["accuracy"], {"accuracy": 55.8}, {"majority": {"accuracy": 40}, "tfidf": {"accuracy": 60.6}}, ""),  # not clearly
-    (["accuracy", "f1"], {"accuracy": 60, "f1": 20}, {"majority": {"accuracy": 70, "f1": 0}}, ""),  # by the mean
-    (["entity_f1"], {"entity_f1": 0.0}, {"word": {"entity_f1": 5.0}}, "entity_f1 0.0 is no better than the 5.0"),
-    (["f1"], {"f1": 0.0}, {}, "f1 0.0 is no better than the 0.0 of no model"),
-    (["x/ndcg@10"], {"x/ndcg@10": 0.1}, {"bm25": {"x/ndcg@10": 50.0}}, "the 50.0 of bm25"),
-])  # fmt: skip
-def test_a_model_that_is_no_better_than_a_baseline_is_told_what_to_try(main, test, baselines, said):
-    result = dict(main={"field": main}, metrics={"test": test}, baselines=baselines, ended_by="epochs", counts={})
-    text, high = advice(result | {"lr": 1e-4}), advice(result | {"lr": 2e-3})
-    assert bool(text) == bool(high) == bool(said) and said in text
-    assert not said or ". Try more --epochs, which ended the training" in high and "--lr" not in high
-    assert not said or text == high + ", or a higher --lr, at most 2e-3"
-    rule = "test: labels that training does not have, {'1.0': 60}"
-    text = advice(result | {"counts": {rule: 60, "test: texts cut to 64 tokens": 9}})
-    assert text.startswith(rule) and "--lr" not in text and "texts cut" not in text
-
-
 def test_a_repeated_run_writes_the_same_bytes(tagged):
     (text, a), (_, b) = tagged
-    assert "entity_f1 0.0 is no better than the " in text and "\n5 steps, ended by --max_steps, and" in text
+    assert "\n5 steps, ended by --max_steps, and the scoring took" in text
     for name in ("result.json", "instances.npz", "metrics.jsonl", "predictions.jsonl"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
@@ -217,7 +195,6 @@ def test_what_is_counted_is_said_before_training_and_stays_in_the_result(fine_tu
         assert f"\ntest: {said}" in before
     counts = read(folder)["counts"]
     assert counts["test: texts cut to 64 tokens"] == 3 and counts["train: texts cut to 64 tokens"] == 0
-    assert text.splitlines()[-2].startswith("test: labels that training does not have, {'true': ")
 
 
 def test_ctrl_c_stops_without_a_traceback_and_leftovers_of_killed_runs_go(encoder, data, tmp_path):

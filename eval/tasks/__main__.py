@@ -1,24 +1,14 @@
-"""List the data sets for fine-tuning, or export a fine-tuned model.
+"""List the data sets for fine-tuning, and whether their files are there: python -m eval.tasks"""
 
-python -m eval.tasks                             # list them, and whether their files are there
-python -m eval.tasks export out/model.pt FOLDER  # write a fine-tuned model of transformers as a model folder
-"""
-
-import sys
+from argparse import ArgumentParser
 
 from errors import exit_with_message
-from eval.tasks.export import export
 from eval.tasks.registry import TASKS, find_task, missing
 
 
 @exit_with_message()
 def main():
-    command, *args = sys.argv[1:] or [""]
-    if command == "export" and len(args) == 2:
-        return export(*args)
-    if command:
-        print(__doc__.strip())
-        sys.exit(0 if {"--help", "-h"} & {*sys.argv} else 2)
+    ArgumentParser(description=__doc__).parse_args()
     row = "{:12}  {:6}  {:16}  {}".format
     print(row("task", "family", "main metrics", "in data/tasks"))
     for name in TASKS:

@@ -18,7 +18,6 @@ from errors import progress
 from eval.tasks import metrics
 from eval.tasks.readers import by_set
 
-LEXICAL = ("tfidf", "word", "bm25")  # those that use the words of a text
 WORD = r"\w+"
 # Words that say little about the topic of a text: Lucene's stop words, and the words that questions begin with.
 STOP_WORDS = (

@@ -25,9 +25,8 @@ from eval.tasks.retriever import STUDY
 from model import Transformer
 
 FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
-# Those of a folder that a checkpoint keeps: how texts become vectors, and what an exported retriever needs.
-KEPT = ("config*.json", "modules.json", "sentence_*_config.json", "*/config.json")
-KEPT += ("tokenizer_config.json", "special_tokens_map.json")
+# Those of a folder that a checkpoint keeps: they say how texts become vectors.
+KEPT = ("config*.json", "modules.json", "sentence_*_config.json", "*/config.json", "tokenizer_config.json")
 
 
 def is_ours(folder):

@@ -14,13 +14,13 @@ from data.files import write_json, write_whole
 from data.objective import clm_steps, largest_mask_ratio, phases_of
 from errors import DataError
 from eval.tasks import hub_encoder, metrics
-from eval.tasks.baselines import LEXICAL, baselines
+from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES, Item
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import SPLITS, Query, by_set
 from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
-from eval.tasks.splits import UNKNOWN, Dataset
+from eval.tasks.splits import Dataset
 from model import Transformer
 from model_checks import set_attention
 from run import ROOT, versions
@@ -171,24 +171,6 @@ def table(result):
     if result["family"] == "ir":
         lines.append(f"texts become vectors by {result['protocol']} protocol")
     return "\n".join(lines)
-
-
-def advice(result):
-    """Return what to change if labels are unknown, or if the model is no better than a baseline; "" otherwise.
-
-    A lexical baseline must be ahead by 10. Without a baseline, a model that has learned nothing has a score of 0.
-    """
-    if unknown := [rule for rule in result["counts"] if UNKNOWN in rule]:
-        return f"{'; '.join(unknown)}: each is an error in the scores. Write the labels of all files alike"
-    main = metrics.main_of(result["main"])
-    score = metrics.rounded(metrics.mean_score(result["metrics"]["test"], main))
-    for name, scores in (result["baselines"] or {"no model": dict.fromkeys(main, 0.0)}).items():
-        other = metrics.rounded(metrics.mean_score(scores, main))
-        if score <= max(0, other - 10 * (name in LEXICAL)):
-            why = f"{' and '.join(main)} {score} is no better than the {other} of {name}"
-            rate = ", or a higher --lr, at most 2e-3" * (result["lr"] < 1e-3)
-            return f"{why}. Try more --{result['ended_by']}, which ended the training{rate}"
-    return ""
 
 
 def test_set_id(test):

@@ -18,7 +18,6 @@ from eval.tasks.metrics import in_set, main_of
 from eval.tasks.readers import READERS, SPLITS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
 from eval.tasks.registry import VALIDATION_FRACTION, missing
 
-UNKNOWN = "labels that training does not have"  # one of Dataset.counts
 SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
 
@@ -85,7 +84,7 @@ def read(task, full_corpus=True):
     labels = label_names(task, parts["train"])
     for split in SPLITS[1:] if labels else ():
         unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
-        counts[f"{split}: {UNKNOWN}, {dict(unknown)!r:.300}"] = unknown.total()
+        counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
     return Dataset(
         name=task.name,
         family=task.family,

@@ -310,7 +310,6 @@ def test_the_list_and_wrong_commands(tmp_path, monkeypatch, capsys):
     command()
     there = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
     assert there == {name: "yes" if name in ("sst2", "scifact") or "-" in name else "no" for name in TASKS}
-    for args, status in ((["nothing"], 2), (["export"], 2), (["--help"], 0), (["export", "x", "y"], "x is neither")):
-        with pytest.raises(SystemExit) as stop:
-            command(*args)
-        assert str(stop.value.code).startswith(str(status))
+    for word, status in ("nothing", 2), ("--help", 0):
+        with pytest.raises(SystemExit, match=f"^{status}$"):
+            command(word)

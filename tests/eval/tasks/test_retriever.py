@@ -1,19 +1,18 @@
 """Retrievers of the hub, scored as they are and in their own way: against sentence-transformers."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from encoder_helpers import TEXTS, write_encoder
-from task_helpers import Files, family, settings
+from task_helpers import Files, docs_block, family, settings
 
 import checkpoint
 from errors import DataError
 from eval.study.results import read
 from eval.tasks import hub_encoder
-from eval.tasks.export import export, library_model
-from eval.tasks.families import Item
 from eval.tasks.model import predict
 from eval.tasks.result import build
 from eval.tasks.retriever import STUDY, choose
@@ -109,35 +108,16 @@ def test_a_zero_shot_run_says_what_it_is(encoder, run, tmp_path):
     assert row.task == "ir (zero-shot)" and row.pretraining == "pretrained elsewhere, retrieval by its own protocol"
 
 
-def test_a_fine_tuned_retriever_opens_in_sentence_transformers(saved, tmp_path):
-    state = hub_encoder.open_newest(write_retriever(tmp_path / "model", *WAYS[0]))[1]
-    with pytest.raises(DataError, match="give --protocol=own"):
-        library_model(*saved("ir", state))
+def test_the_lines_of_the_docs_make_a_retriever_that_opens_in_sentence_transformers(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = write_retriever(Path("bert-base-uncased"), *WAYS[0])
+    state = hub_encoder.open_newest(folder)[1]
+    for x in state["model"].values():  # as if it had been trained
+        x += 0.1 * torch.randn_like(x)
     task, model = saved("ir", state, protocol="own")
-    export(tmp_path / "model.pt", tmp_path / "out")
-    opened = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    ours = np.stack(predict(model, [task.item(task.protocol.document, text) for text in TEXTS]))
+    Path("out").mkdir()
+    Path("out/search").symlink_to(tmp_path)
+    exec(docs_block("exported/search", "hub"), {})
+    opened = sentence_transformers.SentenceTransformer("exported/search", device="cpu")
+    ours = np.stack(predict(model, [task.item("", text) for text in TEXTS]))
     np.testing.assert_allclose(opened.encode_document(TEXTS), ours, atol=1e-5)
-
-
-@pytest.mark.parametrize("name, task", [("modernbert", "tc"), ("bert", "sc")])
-def test_a_fine_tuned_head_stays_where_the_library_has_no_class_for_it(saved, tmp_path, name, task):
-    write_encoder(tmp_path / "model", name)
-    saved(task, hub_encoder.open_newest(tmp_path / "model")[1])
-    with pytest.raises(DataError, match=f"no class for this encoder with our head for {task}"):
-        export(tmp_path / "model.pt", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_fine_tuned_head_leaves_where_the_library_has_its_class(saved, tmp_path):
-    write_encoder(tmp_path / "model", "bert")
-    _, model = saved("tc", hub_encoder.open_newest(tmp_path / "model")[1])
-    export(tmp_path / "model.pt", tmp_path / "out")
-    transformers = pytest.importorskip("transformers")
-    opened = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "out")
-    batch = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(TEXTS[0], return_tensors="pt")
-    with torch.no_grad():
-        logits = opened(**batch).logits[0, 1:]
-    (ours,) = predict(model, [Item(batch["input_ids"][0, 1:].tolist(), None)])
-    torch.testing.assert_close(logits, torch.from_numpy(ours), atol=1e-5, rtol=1e-4)
-    assert opened.config.id2label == {0: "O", 1: "B-X"}
