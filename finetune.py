@@ -26,7 +26,6 @@ from data.files import lock_folder
 from data.loader import to_device
 from eval.tasks import hub_encoder
 from eval.tasks.families import subsample
-from eval.tasks.metrics import main_of, mean_score
 from eval.tasks.model import pack_texts
 from eval.tasks.registry import FIELDS, find_task, missing
 from eval.tasks.result import build, evaluate, origin, table, write_result
@@ -137,13 +136,12 @@ def fine_tune(cfg):
     if "fine_tuned" in state:
         raise DataError(f"{path} is fine-tuned already: give the pretrained checkpoint")
 
-    torch.manual_seed(cfg.seed)
     task, model = build(cfg, dataset, state, cfg.random_weights)
     task.count_too_long()
     show(print, dataset.summary())
     if cfg.freeze:
         model.encoder.requires_grad_(False)
-    params = [p for p in model.parameters() if p.requires_grad]
+    params = [*model.parameters()]
     optimizer = torch.optim.AdamW(params, cfg.lr, (cfg.beta1, cfg.beta2), cfg.eps, cfg.weight_decay, fused=True)
 
     for group in optimizer.param_groups:  # all follow the schedule, also one with a rate of its own
@@ -189,8 +187,7 @@ def fine_tune(cfg):
         scores = {}
         if not last:  # after the last step all of the validation set is scored, below
             scores, *_ = evaluate(task, model, eval_set)
-            score = mean_score(scores, main_of(dataset.main))
-            bar.set_postfix(loss=f"{mean_loss:.3f}", validation=f"{score:.1f}")
+            bar.set_postfix(loss=mean_loss, **scores)
         log.write(step=step + 1, loss=mean_loss, lr=lr, **scores)
 
     bar.close()
@@ -200,7 +197,7 @@ def fine_tune(cfg):
     result = write_result(cfg, dataset, task, model, run, state)
     took = timedelta(seconds=round(time.perf_counter() - began))
     show(print, table(result))
-    what = f"{steps:,} steps, ended by --{ended_by}, and the scoring" if steps else "the scoring"
+    what = f"{steps:,} steps, ended by --{ended_by}, and the scoring"
     show(print, f"{what} took {took}; wrote {cfg.out_dir}/result.json")
 
 

@@ -62,8 +62,12 @@ def tfidf(dataset):
 
 
 def most_frequent_tag(dataset):
-    counts = Counter(pair for example in dataset.train for pair in zip(example.words, example.tags))
-    best = dict(pair for pair, _ in reversed(counts.most_common()))  # of a word's tags, the first counts
+    counts = Counter()
+    for example in dataset.train:
+        counts.update(zip(example.words, example.tags))
+    best = {}
+    for (word, tag), _ in counts.most_common():
+        best.setdefault(word, tag)
     return [[best.get(word, "O") for word in example.words] for example in dataset.test]
 
 
@@ -75,13 +79,16 @@ def rank(dataset, method):
     """Return the runs of all queries. method: a function that takes what bm25 takes, and returns what it returns."""
     runs = []
     for queries in by_set(dataset.test).values():
-        texts, corpus = [query.text for query in queries], dataset.corpora[queries[0].corpus]
+        texts = [query.text for query in queries]
+        corpus = dataset.corpora[queries[0].corpus]
         runs += dataset.search(queries, corpus, lambda ids, _: method(texts, {id: corpus[id] for id in ids}))
     return runs
 
 
 def in_random_order(queries, corpus):
-    runs, ids, draw = [], list(corpus), random.Random(0)
+    ids = list(corpus)
+    draw = random.Random(0)
+    runs = []
     for _ in queries:
         found = draw.sample(ids, min(101, len(ids)))  # see metrics.best
         runs.append({id: -number for number, id in enumerate(found)})

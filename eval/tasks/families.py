@@ -61,16 +61,19 @@ class Family:
 
         A token has at least one byte, so a short text needs no tokens for this.
         """
-        parts = [(split, getattr(self.dataset, split)) for split in SPLITS]
+        parts = {split: getattr(self.dataset, split) for split in SPLITS}
         for name, corpus in self.dataset.corpora.items():
             folder = name.split("/")[-2]  # not the whole path: result.json is the same wherever the data are
-            parts.append((f"corpus of {folder}", map(partial(Pair, ""), corpus.values())))
-        max_len, self.max_len = self.max_len, 2**31
-        for name, examples in parts:
+            parts[f"corpus of {folder}"] = map(partial(Pair, ""), corpus.values())
+        max_len = self.max_len
+        self.max_len = 2**31
+        for name, examples in parts.items():
             n = 0
             for example in progress(examples, name, delay=3, leave=False):
-                if len(repr(example).encode()) > max_len:
-                    n += sum(len(item.ids) > max_len for item in self.items(example, name))
+                if len(repr(example).encode()) <= max_len:
+                    continue
+                for item in self.items(example, name):
+                    n += len(item.ids) > max_len
             self.dataset.counts[f"{name}: {self.too_long.format(max_len)}"] = n
         self.max_len = max_len
 
@@ -86,7 +89,9 @@ class Family:
 
     def predict(self, forward, examples, split):
         """Return the Answer to each example. forward: from a list of n Items to their n outputs, see model.predict."""
-        items = [item for example in examples for item in self.items(example, split)]
+        items = []
+        for example in examples:
+            items += self.items(example, split)
         outputs = forward(items)
         if split in (None, "validation"):
             self.choose_threshold(outputs, items, examples)
@@ -106,30 +111,40 @@ class SequenceClassification(Family):
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
-        numbers = [example.label for example in dataset.train if not self.labels] or [-1.0, 1.0]
-        self.mean, self.std = float(np.mean(numbers)), float(np.std(numbers))
+        self.mean, self.std = 0.0, 1.0
+        if dataset.train and not self.labels:
+            numbers = [example.label for example in dataset.train]
+            self.mean = float(np.mean(numbers))
+            self.std = float(np.std(numbers))
 
     def items(self, example, split):
-        target = self.index.get(example.label, -1) if self.labels else (example.label - self.mean) / self.std
-        return [Item(self.truncate(self.tokenizer.encode(example.text)), target)]
+        ids = self.truncate(self.tokenizer.encode(example.text))
+        if self.labels:
+            return [Item(ids, self.index.get(example.label, -1))]
+        return [Item(ids, (example.label - self.mean) / self.std)]
 
     def loss(self, output, items):
         """output: (n, classes), or (n, 1)."""
         target = to_device(torch.tensor([item.target for item in items]), output.device)
-        return F.cross_entropy(output, target) if self.labels else F.mse_loss(output[:, 0], target)
+        if self.labels:
+            return F.cross_entropy(output, target)
+        return F.mse_loss(output[:, 0], target)
 
     @torch.no_grad()
     def finish(self, model):
         """Let the head give numbers as the labels have them, when training has ended."""
         if not self.labels:
-            model.head[-1].weight *= self.std
-            model.head[-1].bias.mul_(self.std).add_(self.mean)
+            last = model.head[-1]
+            last.weight *= self.std
+            last.bias.mul_(self.std).add_(self.mean)
 
     def answers(self, outputs, items, examples):
         if not self.labels:
             return [Answer(float(number), None) for (number,) in outputs]
-        both = zip(outputs, softmax(np.stack(outputs)))
-        return [Answer(self.labels[logits.argmax()], probability.max()) for logits, probability in both]
+        answers = []
+        for logits, probability in zip(outputs, softmax(np.stack(outputs))):
+            answers.append(Answer(self.labels[logits.argmax()], probability.max()))
+        return answers
 
 
 class TokenClassification(Family):
@@ -163,12 +178,13 @@ class TokenClassification(Family):
         for logits, item, example in zip(outputs, items, examples):
             best = logits.argmax(-1)
             probability = softmax(logits)
-            tags, score = [], []
-            for word in range(len(example.words)):
+            tags = ["O"] * len(example.words)
+            score = [0.0] * len(example.words)
+            for word in set(item.extra):
                 tokens = np.flatnonzero(item.extra == word)
-                tag = np.bincount(best[tokens], minlength=len(self.labels)).argmax()
-                tags.append(self.labels[tag] if len(tokens) else "O")
-                score.append(probability[tokens, tag].sum(dtype=float) / max(1, len(tokens)))
+                tag = np.bincount(best[tokens]).argmax()
+                tags[word] = self.labels[tag]
+                score[word] = probability[tokens, tag].mean(dtype=float)
             answers.append(Answer(tags, score))
         return answers
 
@@ -224,23 +240,25 @@ class QuestionAnswering(Family):
     def choose_threshold(self, outputs, items, examples):
         """Set the threshold that gives the best F1; of equally good ones the highest."""
         merged = self.merge_windows(outputs, items)
-        texts = [self.tokenizer.normalize(example.context) for example in examples]
-        gold = [example.gold for example in examples]
         f1 = {}  # {threshold: F1}
         for threshold in self.thresholds:
-            predicted = []
-            for (odds, prompt, _, offsets), text in zip(merged, texts):
-                answer, _ = self.best_span(odds[prompt:-1], offsets, text, threshold)
-                predicted.append(answer)
-            f1[threshold] = metrics.score(metrics.squad(predicted, gold)["f1"])
+            self.threshold = threshold
+            answers = self.best_spans(merged, examples)
+            f1[threshold] = metrics.score(self.metrics(answers, examples)["f1"])
         self.threshold = max(f1, key=f1.get)
 
     def answers(self, outputs, items, examples):
-        """Each Answer's `extra` is the positions of the predicted tokens, and of those in the first gold answer."""
+        return self.best_spans(self.merge_windows(outputs, items), examples)
+
+    def best_spans(self, merged, examples):
+        """Return the Answers to questions. merged: what `merge_windows` returns.
+
+        `extra` is the positions of the predicted tokens, and of those in the first gold answer.
+        """
         answers = []
-        for (odds, prompt, inside, offsets), example in zip(self.merge_windows(outputs, items), examples):
+        for (odds, prompt, inside, offsets), example in zip(merged, examples):
             text = self.tokenizer.normalize(example.context)
-            text, score = self.best_span(odds[prompt:-1], offsets, text, self.threshold)
+            text, score = self.best_span(odds[prompt:-1], offsets, text)
             tokens = set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside) + prompt)
             answers.append(Answer(text, score, tokens))
         return answers
@@ -266,11 +284,11 @@ class QuestionAnswering(Family):
             merged.append((odds, prompt, *context))
         return merged
 
-    def best_span(self, odds, offsets, text, threshold):
+    def best_span(self, odds, offsets, text):
         """Return the best span of a text, "" for no answer, and its score. odds: (n,), of the tokens at the offsets."""
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
-        total = np.append(0, np.cumsum(odds - threshold))
+        total = np.append(0, np.cumsum(odds - self.threshold))
         gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
         last = gain.argmax()
         if gain[last] <= 0 and self.may_be_none:
@@ -296,10 +314,12 @@ class InformationRetrieval(Family):
 
     def item(self, prompt, text):
         """Encode a text after a prompt: `protocol.query` or `protocol.document`. A text without tokens is eos."""
-        if not self.protocol.own:
-            return Item(self.truncate(self.tokenizer.encode(prompt + text)), text)
-        self.engine.enable_truncation(self.max_len)
-        return Item(self.engine.encode(prompt + text).ids or [self.tokenizer.eos_id], text)
+        if self.protocol.own:
+            self.engine.enable_truncation(self.max_len)
+            ids = self.engine.encode(prompt + text).ids or [self.tokenizer.eos_id]
+        else:
+            ids = self.truncate(self.tokenizer.encode(prompt + text))
+        return Item(ids, text)
 
     def items(self, pair, split):
         return [self.item(self.protocol.query, pair.query), self.item(self.protocol.document, pair.document)]
@@ -309,8 +329,7 @@ class InformationRetrieval(Family):
 
         output: (2n, d_model), query and document in turn.
         """
-        query, document = output.unflatten(0, (-1, 2)).unbind(1)  # (n, d) each
-        scores = query @ document.T / self.temperature  # (n, n)
+        scores = output[::2] @ output[1::2].T / self.temperature  # (n, n)
         texts = np.array([item.target for item in items[1::2]], dtype=object)
         copy = torch.from_numpy(texts[:, None] == texts).fill_diagonal_(False)
         scores = scores.masked_fill(to_device(copy, scores.device), -torch.inf)
@@ -320,11 +339,11 @@ class InformationRetrieval(Family):
         """Embed documents: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
         vectors = None
         for begin in range(0, len(texts), chunk):
-            part = slice(begin, begin + chunk)
-            outputs = forward([self.item(self.protocol.document, text) for text in texts[part]])
+            items = [self.item(self.protocol.document, text) for text in texts[begin : begin + chunk]]
+            outputs = forward(items)
             if vectors is None:  # at once: two copies of a large corpus may not fit into memory
                 vectors = np.empty((len(texts), len(outputs[0])), np.float32)
-            vectors[part] = outputs
+            vectors[begin : begin + chunk] = outputs
         return vectors
 
     def predict(self, forward, queries, split):
@@ -333,14 +352,15 @@ class InformationRetrieval(Family):
         answers = []
         for part in by_set(queries).values():
             name = part[0].corpus
-            corpus, vectors = self.dataset.corpora[name], self.vectors
+            corpus = self.dataset.corpora[name]
+            vectors = self.vectors
             if split is None:
                 corpus = {id: corpus[id] for query in part for id in query.grades if id in corpus}
                 vectors = {}
             if name not in vectors:
                 vectors[name] = self.embed(forward, list(corpus.values()))
-            outputs = np.stack(forward([self.item(self.protocol.query, query.text) for query in part]))
-            find = partial(nearest_documents, outputs, vectors[name])
+            items = [self.item(self.protocol.query, query.text) for query in part]
+            find = partial(nearest_documents, np.stack(forward(items)), vectors[name])
             for run in self.dataset.search(part, corpus, find):
                 ten = metrics.ranking(run.get("corpus", run["judged"]), 10)
                 answers.append(Answer([*ten], [*ten.values()], run))
@@ -362,9 +382,11 @@ def nearest_documents(queries, documents, ids, rows, memory=2**28):
     """
     if not ids:
         return [{} for _ in queries]
-    documents, runs = torch.from_numpy(documents[rows]), []
+    documents = torch.from_numpy(documents[rows])
+    runs = []
     for part in torch.from_numpy(queries).split(max(1, memory // len(documents))):
-        runs += [metrics.best(products, ids) for products in (part @ documents.T).numpy()]
+        for products in (part @ documents.T).numpy():
+            runs.append(metrics.best(products, ids))
     return runs
 
 

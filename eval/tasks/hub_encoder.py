@@ -20,7 +20,7 @@ from data.hub import KINDS
 from data.tokenizer import optional_package
 from data.tokenizer_files import read_json, read_tokenizer
 from errors import DataError
-from eval.tasks.model import TaskModel, predict
+from eval.tasks.model import TaskModel, pack_texts, predict
 from eval.tasks.retriever import STUDY
 from model import Transformer
 
@@ -61,18 +61,15 @@ def open_newest(path):
     newest, *_ = checkpoint.candidates(path, FILES)
     if not newest.is_dir():
         return checkpoint.open_newest(path)
-    if is_ours(newest):
-        state = checkpoint.load(newest)
-    else:
-        if str(path).startswith("hf:") and not list(newest.glob("*.safetensors")):
-            checkpoint.candidates(path, ("pytorch_model*.bin",))
-        state = read_folder(newest)
+    state = checkpoint.load(newest) if is_ours(newest) else read_folder(newest)
     texts = {}
-    for file in sorted(file for pattern in KEPT for file in newest.glob(pattern)):
-        with refuse_malformed(f"{file}: not in UTF-8"):
-            texts[str(file.relative_to(newest))] = file.read_text(encoding="utf-8")
+    for pattern in KEPT:
+        for file in sorted(newest.glob(pattern)):
+            with refuse_malformed(f"{file}: not in UTF-8"):
+                texts[str(file.relative_to(newest))] = file.read_text(encoding="utf-8")
     commit = newest.resolve()
-    return newest, state | {"revision": commit.name * (commit.parent.name == "snapshots"), "files": texts}
+    revision = commit.name if commit.parent.name == "snapshots" else ""
+    return newest, state | {"revision": revision, "files": texts}
 
 
 def read_folder(folder):
@@ -133,7 +130,8 @@ def batch_difference(encoder, tokenizer):
     ids = np.resize([tokenizer.eos_id, *tokenizer.ordinary_ids[::-1]], min(1024, encoder.config.seq_len))
     items = [SimpleNamespace(ids=ids), SimpleNamespace(ids=ids[: len(ids) // 2])]
     model = TaskModel(encoder, "ir", 0, False, 0.0, STUDY)
-    together, alone = predict(model, items)[1], predict(model, items[1:])[0]
+    _, together = predict(model, items)
+    (alone,) = predict(model, items[1:])
     return np.abs(together - alone).max() / np.abs(alone).max()
 
 
@@ -150,10 +148,10 @@ def encoder_of(state, random_weights=False, protocol=STUDY):
             encoder = checkpoint.model_from(state)
         encoder.one_text_per_row = depends_on_row(encoder)  # see TaskModel.capacity
         return encoder
-    before, pad_id, seq_len = (state["hub"][name] for name in ("before", "pad_id", "seq_len"))
+    encoder = HubEncoder(state["config"], **state["hub"])
     if protocol.own:
-        before, seq_len = [], len(before) + seq_len
-    encoder = HubEncoder(state["config"], before, pad_id, seq_len)
+        encoder.config.seq_len += len(encoder.before)
+        encoder.before = []
     if not random_weights:
         encoder.load_state_dict(state["model"], assign=True)
     return encoder
@@ -162,9 +160,8 @@ def encoder_of(state, random_weights=False, protocol=STUDY):
 @torch.no_grad()
 def depends_on_row(encoder):
     """Whether a text has other hidden states in the middle of a row, as in a Transformer with absolute positions."""
-    tokens = torch.tensor([[0, 1, 0, 1]])  # a text twice, side by side
-    start, end = torch.tensor([[0, 0, 2, 2], [2, 2, 4, 4]], dtype=torch.int32)
-    first, second = encoder(tokens, False, start[None], end[None])[0].split(2)
+    batch = pack_texts([[0, 1], [0, 1]], 4)  # a text twice, side by side
+    first, second = encoder(batch["tokens"], False, batch["doc_start"], batch["doc_end"])[0].split(2)
     return not torch.allclose(first, second, rtol=1e-3, atol=1e-3 * first.abs().max().item())
 
 

@@ -31,8 +31,7 @@ def score_of_sums(sums):
     """Turn sums of numerators and denominators (..., C, 2) into percentages (...); see `score`."""
     numerators, denominators = np.moveaxis(sums, -1, 0)
     counted = denominators > 0
-    numerators = np.where(counted, numerators, 0)
-    ratios = numerators / np.where(counted, denominators, 1)
+    ratios = np.divide(numerators, denominators, out=np.zeros_like(numerators), where=counted)
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
@@ -64,10 +63,8 @@ def rounded(score, digits=1):
 
 def one_class(numerators, denominators=1.0):
     """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
-    instances = np.empty((len(numerators), 1, 2))
-    instances[:, 0, 0] = numerators
-    instances[:, 0, 1] = denominators
-    return instances
+    terms = np.stack(np.broadcast_arrays(numerators, denominators), -1)  # (n, 2)
+    return terms[:, None].astype(np.float64)
 
 
 def scores(family, predicted, examples, labels):
@@ -104,8 +101,9 @@ def f1(predicted, gold, labels):
     C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
     counted = labels[1:] if len(labels) == 2 else labels
-    p = np.array(predicted, object)[:, None] == np.array(counted, object)  # (n, C)
-    g = np.array(gold, object)[:, None] == np.array(counted, object)
+    counted = np.array(counted, object)
+    p = np.array(predicted, object)[:, None] == counted  # (n, C)
+    g = np.array(gold, object)[:, None] == counted
     return np.stack((2.0 * (p & g), 1.0 * p + g), -1)
 
 
@@ -205,7 +203,8 @@ def sentence_macro_f1(predicted, gold):
             right[tag] += tag == gold_tag
             total[tag] += 1
             total[gold_tag] += 1
-        means.append(sum(2 * right[tag] / total[tag] for tag in total) / len(total))
+        f1 = [2 * right[tag] / n for tag, n in total.items()]
+        means.append(sum(f1) / len(f1))
     return one_class(means)
 
 
@@ -339,17 +338,15 @@ def retrieval_scores(runs, queries):
     runs: for each Query {"judged": its run over the judged documents, and maybe "corpus": that over the corpus}. The
     paper's metric is that of the first, the field's are those of the second.
     """
-    sets = {}  # {name: the runs over the judged documents, those over the corpus, and the grades of its queries}
+    sets = {}  # {name: of each query its runs and grades}
     for run, query in zip(runs, queries, strict=True):
-        judged, whole, grades = sets.setdefault(query.set, ([], [], []))
-        judged.append(run["judged"])
-        grades.append(query.grades)
-        if "corpus" in run:
-            whole.append(run["corpus"])
+        sets.setdefault(query.set, []).append((run, query.grades))
     scores = {}
-    for name, (judged, whole, grades) in sets.items():
-        scores[in_set(name, "ndcg@10_judged")] = ndcg_retrieved(judged, grades)
-        found = retrieval(whole, grades) if whole else {}
+    for name, part in sets.items():
+        runs, grades = zip(*part)
+        found = {"ndcg@10_judged": ndcg_retrieved([run["judged"] for run in runs], grades)}
+        if "corpus" in runs[0]:
+            found |= retrieval([run["corpus"] for run in runs], grades)
         for metric, instances in found.items():
             scores[in_set(name, metric)] = instances
     return scores

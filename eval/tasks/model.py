@@ -21,30 +21,37 @@ def pack_texts(sequences, capacity):
     capacity: tokens of a row; a longer text makes longer rows; 0: each text has its own row. The longest text comes
     first, and each goes to the first row that has room for it, so that few rows are needed.
     """
-    lengths = np.array([len(ids) for ids in sequences])
+    lengths = [len(ids) for ids in sequences]
     if capacity:
-        capacity = max(capacity, lengths.max())
-    row_of = np.zeros(len(lengths), int)
-    start_of = np.zeros(len(lengths), int)
+        capacity = max(capacity, *lengths)
+    place = [(0, 0)] * len(lengths)  # of each text: its row and its first column
     used = []  # tokens of each row
-    for i in np.argsort(-lengths, kind="stable"):
+    for i in np.argsort([-n for n in lengths], kind="stable"):
         room = capacity - lengths[i]
         row = next((row for row, n in enumerate(used) if n <= room), len(used))
         if row == len(used):
             used.append(0)
-        row_of[i] = row
-        start_of[i] = used[row]
+        place[i] = row, used[row]
         used[row] += lengths[i]
 
     T = max(used)
-    first = row_of * T + start_of  # of each text, the index of its first token in the flattened rows
-    positions = np.concatenate([np.arange(i, i + n) for i, n in zip(first, lengths)])
-    arrays = dict(tokens=np.zeros((len(used), T), np.int64), positions=positions, lengths=lengths)
-    arrays["tokens"].flat[positions] = np.concatenate(sequences)
-    for name, x in (("doc_start", start_of), ("doc_end", start_of + lengths)):
-        arrays[name] = np.repeat(np.int32(used), T).reshape(-1, T)  # of padding: the end of the row's last text
-        arrays[name].flat[positions] = x.repeat(lengths)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    tokens = torch.zeros(len(used), T, dtype=torch.int64)
+    doc_start = torch.tensor(used, dtype=torch.int32)[:, None].repeat(1, T)  # of padding: the end of the last text
+    doc_end = doc_start.clone()
+    positions = []
+    for ids, (row, begin) in zip(sequences, place):
+        end = begin + len(ids)
+        tokens[row, begin:end] = torch.tensor(ids)
+        doc_start[row, begin:end] = begin
+        doc_end[row, begin:end] = end
+        positions.append(torch.arange(row * T + begin, row * T + end))
+    return dict(
+        tokens=tokens,
+        doc_start=doc_start,
+        doc_end=doc_end,
+        positions=torch.cat(positions),
+        lengths=torch.tensor(lengths),
+    )
 
 
 class TaskModel(nn.Module):
@@ -90,10 +97,9 @@ class TaskModel(nn.Module):
         hidden = hidden.flatten(0, 1)[positions].float()  # (N, d)
         last = lengths.cumsum(0) - 1  # (n,)
         if self.pooling == "mean":
-            n, N = len(lengths), len(positions)
-            numbers = torch.arange(n, device=hidden.device)
-            text_of = numbers.repeat_interleave(lengths, output_size=N)  # (N,)
-            total = hidden.new_zeros(n, hidden.shape[1]).index_add(0, text_of, hidden)  # (n, d)
+            numbers = torch.arange(len(lengths), device=hidden.device)
+            text_of = numbers.repeat_interleave(lengths, output_size=len(positions))  # (N,)
+            total = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add(0, text_of, hidden)  # (n, d)
             hidden = total / lengths[:, None]
         elif self.pooling:
             hidden = hidden[last if self.pooling == "lasttoken" else last - lengths + 1]
@@ -110,13 +116,14 @@ def predict(model, items):
     item, n_outputs) for tc and qa.
     """
     device = model.encoder.device
+    lengths = [len(item.ids) for item in items]
     batches, room = [], 0  # texts of similar length together
-    for i in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):
-        room -= len(items[i].ids)
-        if not batches or room < 0:
+    for i in np.argsort([-n for n in lengths], kind="stable"):
+        if lengths[i] > room:
             batches.append([])
-            room = BATCH_TOKENS[device.type] - len(items[i].ids)
+            room = BATCH_TOKENS[device.type]
         batches[-1].append(i)
+        room -= lengths[i]
     outputs = [None] * len(items)
     model.eval()
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):

@@ -161,23 +161,25 @@ def delimited_rows(path, columns, counts):
         table = ((location, text.split("\t")) for location, text in lines(path))
     first, fields = next(table, (path, []))
     header = [name.strip() for name in fields]
-    numbers = [str(i) for i in range(len(fields))]
+    numbers = [*map(str, range(len(fields)))]
     if columns.keys() <= {*numbers} and not columns.keys() <= {*header}:  # there is no header: the first line is a row
         table = chain([(first, fields)], table)
         header = numbers
     if len({*header}) < len(header):
         raise DataError(f"{first}: two columns have the same name: {header}")
-    wrong, n_right = [], 0
+    n_right = 0
+    wrong = []
     for location, fields in table:
         if len(fields) == len(header):
             n_right += 1
             yield location, dict(zip(header, fields))
         elif any(fields):
             wrong.append(f"{location}: {len(fields)} fields, but line 1 has {len(header)}")
-    if wrong and (counts is None or len(wrong) > n_right / 100):
+    if not wrong:
+        return
+    if counts is None or len(wrong) > n_right / 100:
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
-    if wrong:
-        counts["lines left out, with another number of fields than the first"] += len(wrong)
+    counts["lines left out, with another number of fields than the first"] += len(wrong)
 
 
 def csv_fields(path, **dialect):
@@ -219,32 +221,24 @@ def to_bio(tags, outside=()):
 
 
 def read_texts(path, task, counts):
-    """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`.
-
-    Raises DataError at the end, with all lines that have no label.
-    """
+    """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
     columns = task.columns or ("text",)
     label = task.label.strip() or "label"
-    unlabeled = []
     before, *after = (task.form or "\n".join(["{}"] * len(columns))).split("{}")
     if len(after) != len(columns):
         raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
-        if row[label] in (None, "", " "):
-            unlabeled.append(int(location.split()[-1]))
-            continue
         text = before
         for column, between in zip(columns, after):
             text += row[column] + between
         yield Text(text, read_label(row[label], task, location))
-    if unlabeled:
-        way_out = 'label or delete these rows; to predict for them, see docs/finetuning.md, "Predictions"'
-        raise DataError(f"{path}: no {label!r} in lines {unlabeled}: {way_out}")
 
 
 def read_label(value, task, location):
     """Return the label of a text: the name of its class, or in regression a number."""
-    if task.regression:
+    if value in (None, "", " "):
+        expected = 'one: label or delete the row; to predict for it, see docs/finetuning.md, "Predictions"'
+    elif task.regression:
         expected = f"a number, as metric={task.metric} needs"
         with suppress(ValueError, TypeError, OverflowError):
             if isfinite(number := float(value)):
@@ -252,7 +246,8 @@ def read_label(value, task, location):
     else:
         expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
         if isinstance(value, str | int):
-            return dict(zip("0123456789", task.names)).get(str(value), str(value))
+            names = dict(zip("0123456789", task.names))
+            return names.get(str(value), str(value))
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
@@ -264,9 +259,10 @@ def read_sentences(path, task, counts):
     """
     columns = task.columns[0] if task.columns else "0", task.label or "-1"
     given = "--columns={} --label={}".format(*columns)
-    if not all(re.fullmatch("-?[0-9]+", column) for column in columns):
-        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0")
-    word, tag = map(int, columns)
+    try:
+        word, tag = map(int, columns)
+    except ValueError:
+        raise DataError(f"{given}: {path} has no header; give the numbers of both columns, from 0") from None
     least = max(2, word + 1, -word, tag + 1, -tag)
     sentences = [Sentence([], [])]  # the last one is being read
     for location, line in lines(path):
@@ -282,8 +278,13 @@ def read_sentences(path, task, counts):
                 raise DataError(f"{location}: {fields[tag]!r} is no tag: {expected}")
             words.append(fields[word])
             tags.append(fields[tag])
-    found = [Sentence(words, to_bio(tags, task.outside)) for words, tags in sentences if words]
-    if 2 * sum(sentence.words[0] == "1" for sentence in found) > len(found):
+    found = []
+    n_numbered = 0
+    for words, tags in sentences:
+        if words:
+            found.append(Sentence(words, to_bio(tags, task.outside)))
+            n_numbered += words[0] == "1"
+    if 2 * n_numbered > len(found):
         raise DataError(f"{path}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     return found
 
@@ -307,8 +308,10 @@ def find_answer(answer, start, context, counts):
 
     If `start` is wrong, it may count bytes of UTF-8, or units of UTF-16, whose numbers are between both.
     """
-    if start >= 0 and context.startswith(answer, start) or answer == "":
-        return start if answer else -1
+    if not answer:
+        return -1
+    if start >= 0 and context.startswith(answer, start):
+        return start
     places = {}  # {place: how far it is from start}
     for match in re.finditer(f"(?={re.escape(answer)})", context):
         n = match.start()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import configurator
 from data.sources import format_of
-from errors import DataError, nearest
+from errors import DataError
 from eval.tasks.readers import SPLITS, TABLES, find_files
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,10 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
 SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus form"}  # by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
-OWN_QUERIES = "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or validation=FOLDER/qrels/NAME.tsv"
+OWN_FOLDER = (
+    "A BEIR folder has corpus.jsonl, queries.jsonl and qrels/test.tsv. "
+    "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or validation=FOLDER/qrels/NAME.tsv"
+)
 TABLE = configparser.ConfigParser(interpolation=None, delimiters="=")
 TABLE.read_string(Path(__file__).with_name("datasets.ini").read_text(encoding="utf-8"))
 TASKS = {name: fields for name, fields in TABLE.items() if fields and "/" not in name}
@@ -87,12 +90,11 @@ def missing(task):
     absent = [path for path in dict.fromkeys(files) if path and not find_files(path)]
     if not absent:
         return ""
-    hints = []
     if task.source:
-        hints = f"Get them from {task.source}".splitlines()
-    elif any(row.held_out and row.judgments in absent for row in task.judged):
-        hints = [OWN_QUERIES]
-    return "\n  ".join(["missing:", *absent, *hints])
+        absent += f"Get them from {task.source}".splitlines()
+    elif task.judged:
+        absent.append(OWN_FOLDER)
+    return "\n  ".join(["missing:", *absent])
 
 
 # ----------------------------------------------------------------------------
@@ -119,10 +121,10 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
             raise DataError("; ".join(problems))
     elif task:
         names = ", ".join(TASKS)
-        raise DataError(f"task={task}: no such task.{nearest(task, TASKS)} There are {names}; a task file ends in .py")
+        raise DataError(f"task={task}: no such task. There are {names}; a task file ends in .py")
     found = made(name, given, folder, zero_shot)
     allowed = ["family", "metric", *SPLITS, *SETTINGS[found.family].split()]
-    if unused := [f"{name}={value}" for name, value in given.items() if value and name not in allowed]:
+    if unused := [name for name, value in given.items() if value and name not in allowed]:
         raise DataError(f"{', '.join(unused)}: {found.name} takes only {', '.join(allowed)}")
     return found
 
@@ -149,9 +151,8 @@ def made(name, given, folder, zero_shot):
     if not any({*task.metrics} <= {*group} for group in METRICS[family]):
         choices = ", or of ".join(", ".join(group) for group in METRICS[family])
         raise DataError(f"metric={task.metric}: must be one or more of {choices}")
-    absent = [f"--{split}" for split in ("train", "test") if not getattr(task, split)]
-    if absent and family != "ir":
-        raise DataError(f"family={family}: give {' and '.join(absent)}")
+    if family != "ir" and not (task.train and task.test):
+        raise DataError(f"family={family}: give --train and --test")
     return task
 
 

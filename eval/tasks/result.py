@@ -21,7 +21,6 @@ from eval.tasks.readers import SPLITS, Query, by_set
 from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
 from eval.tasks.splits import Dataset
-from model import Transformer
 from model_checks import set_attention
 from run import ROOT, versions
 
@@ -37,13 +36,12 @@ def build(cfg, dataset, state, random_weights=False):
 
     Returns the task (a Family) and the TaskModel, which is on the device.
     """
-    if random_weights and state["settings"]:  # the initial weights of the run that made the checkpoint
-        torch.manual_seed(state["settings"]["seed"])
+    torch.manual_seed(state["settings"].get("seed", cfg.seed))  # random weights are those that the run began with
     protocol = choose(cfg, state) if dataset.family == "ir" else STUDY
     encoder = hub_encoder.encoder_of(state, random_weights, protocol)
     encoder.compute_dtype = getattr(torch, cfg.dtype)
     torch.manual_seed(cfg.seed)  # of the head and dropout
-    if cfg.device == "cuda" and isinstance(encoder, Transformer) and encoder.attention_backend == "auto":
+    if cfg.device == "cuda" and getattr(encoder, "attention_backend", "") == "auto":
         device = torch.device(cfg.device)
         checked = state if state["settings"].get("dtype") == cfg.dtype else None  # as its pretraining found it
         set_attention(encoder, device, versions(device), checked)
@@ -68,8 +66,8 @@ def save_model(cfg, dataset, task, model, run, state):
         task={name: getattr(dataset.task, name) for name in READ},
         done=run,
     )
-    kept = {name: part for name, part in state.items() if name != "optimizer"}
-    kept |= {"model": model.encoder.state_dict(), "fine_tuned": fine_tuned}
+    kept = state | {"model": model.encoder.state_dict(), "fine_tuned": fine_tuned}
+    kept.pop("optimizer", None)
     _, copy = rebuild(kept)
     tokens = hub.random_tokens(task.tokenizer.vocab_size, task.max_len)
     (output,) = predict(copy, [Item(tokens.tolist(), None)])
@@ -91,7 +89,7 @@ def rebuild(state, device="cpu", dtype="float32"):
     saved = state["fine_tuned"]
     weights = {name: x.cpu() for name, x in state["model"].items()}
     settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
-    spec = Task(saved["family"], **{name: saved["task"][name] for name in READ})
+    spec = Task(saved["family"], **saved["task"])
     dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
     task, model = build(settings, dataset, state | {"model": weights})
     model.head.load_state_dict(saved["head"])
@@ -106,7 +104,8 @@ def evaluate(task, model, examples, split=None):
     """
     answers = task.predict(lambda items: predict(model, items), examples, split)
     instances = task.metrics(answers, examples)
-    return {name: metrics.score(x) for name, x in instances.items()}, instances, answers
+    scores = {name: metrics.score(x) for name, x in instances.items()}
+    return scores, instances, answers
 
 
 def write_result(cfg, dataset, task, model, run, state):
@@ -151,22 +150,24 @@ def prediction_lines(answers, examples):
         score = answer.score
         if score is not None:
             score = np.round(np.float64(score), 6).tolist()
-        text = json.dumps(
-            dict(id=id, gold=example.gold, predicted=answer.predicted, score=score),
-            ensure_ascii=False,
-        )
+        line = dict(id=id, gold=example.gold, predicted=answer.predicted, score=score)
+        text = json.dumps(line, ensure_ascii=False)
         yield f"{text}\n".encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
 
 
 def table(result):
     """Return the scores of a result.json as text: a row for each metric, a column for each split and baseline."""
     columns = {split: result["metrics"][split] for split in ("test", "validation")}
-    columns |= {f"{name} (baseline)": scores for name, scores in result["baselines"].items()}
-    main = metrics.main_of(result["main"])
+    for name, scores in result["baselines"].items():
+        columns[f"{name} (baseline)"] = scores
     row = "{:24}" + "{:>23}" * len(columns)
-    lines = [row.format("zero-shot, in percent" if result["zero_shot"] else "in percent", *columns)]
+    title = "zero-shot, in percent" if result["zero_shot"] else "in percent"
+    lines = [row.format(title, *columns)]
+    main = metrics.main_of(result["main"])
     for metric in columns["test"]:
-        cells = [f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "" for scores in columns.values()]
+        cells = []
+        for scores in columns.values():
+            cells.append(f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "")
         lines.append(row.format(metric + " (main)" * (metric in main), *cells))
     if result["family"] == "ir":
         lines.append(f"texts become vectors by {result['protocol']} protocol")

@@ -11,8 +11,14 @@ from data.files import MALFORMED
 from errors import DataError
 
 # How the vectors of a text's tokens become one, by the names that sentence-transformers uses and has used.
-POOLING = {"mean": "mean", "cls": "cls", "lasttoken": "lasttoken", "pooling_mode_lasttoken": "lasttoken"}
-POOLING |= {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+POOLING = {
+    "mean": "mean",
+    "cls": "cls",
+    "lasttoken": "lasttoken",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 
 
 class Protocol(NamedTuple):
@@ -47,10 +53,13 @@ def choose(cfg, state):
 
 def own_protocol(files):
     """Return the Protocol that files of sentence-transformers describe. files: {name: content}. Raises MALFORMED."""
-    modules = {module["type"].split(".")[-1]: module["path"] for module in files.get("modules.json", ())}
+    modules = {}
+    for module in files.get("modules.json", ()):
+        modules[module["type"].split(".")[-1]] = module["path"]
     pooling = files[modules["Pooling"] + "/config.json"] if modules else {"pooling_mode": "mean"}
-    named = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on is True]
-    mode = pooling.get("pooling_mode") or "+".join(named)
+    mode = pooling.get("pooling_mode")
+    if not mode:
+        mode = "+".join(name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on is True)
     config = files.get("config_sentence_transformers.json", {})
     similarity = config.get("similarity_fn_name") or "cosine"
     limits = files.get("sentence_bert_config.json", {})
@@ -58,7 +67,8 @@ def own_protocol(files):
     simple = pooling.get("include_prompt", True) and not limits.get("do_lower_case")
     if not (known and simple and similarity in ("cosine", "dot")):
         raise ValueError(f"modules {', '.join(modules)}, pooling {pooling}, similarity {similarity}, {limits}")
-    prompts, content = config.get("prompts", {}), files["config.json"]
+    prompts = config.get("prompts", {})
+    content = files["config.json"]
     return Protocol(
         name="its own",
         query=prompts.get("query") or "",

@@ -42,7 +42,8 @@ class Dataset:
         are searched. find(ids, rows): returns what `metrics.best` returns, for each query, of documents with these ids,
         which are these rows of the corpus.
         """
-        known, ids = wanted((*self.validation, *self.test))[queries[0].corpus], list(corpus)
+        known = wanted(self.validation + self.test)[queries[0].corpus]
+        ids = list(corpus)
         rows = [i for i, document in enumerate(ids) if document in known]
         runs = [{"judged": run} for run in find([ids[i] for i in rows], rows)]
         if self.main["field"]:  # empty if the corpus holds judged documents only
@@ -82,8 +83,10 @@ def read(task, full_corpus=True):
     else:
         parts = example_splits(task, counts)
     labels = label_names(task, parts["train"])
-    for split in SPLITS[1:] if labels else ():
-        unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
+    for split in ("validation", "test") if labels else ():
+        unknown = Counter()
+        for example in parts[split]:
+            unknown.update(label for label in example.labels if label not in labels)
         counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
     return Dataset(
         name=task.name,
@@ -99,9 +102,12 @@ def read(task, full_corpus=True):
 def main_metrics(task, full_corpus):
     """Return {"field": metrics, "paper": metrics}; the score of a task is the mean of either."""
     field = task.metrics if full_corpus or task.family != "ir" else []
-    main = {"field": field, "paper": task.metrics if task.regression else [PAPER[task.family]]}
-    sets = dict.fromkeys(row.set for row in task.judged if row.split == "test") or [""]
-    return {name: [in_set(part, metric) for part in sets for metric in chosen] for name, chosen in main.items()}
+    paper = task.metrics if task.regression else [PAPER[task.family]]
+    main = {"field": [], "paper": []}
+    for name in [row.set for row in task.judged if row.split == "test"] or [""]:
+        main["field"] += [in_set(name, metric) for metric in field]
+        main["paper"] += [in_set(name, metric) for metric in paper]
+    return main
 
 
 def label_names(task, train):
@@ -130,19 +136,26 @@ def label_names(task, train):
 
 def hold_out(path, examples, fraction=VALIDATION_FRACTION):
     """Split a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
-    keys = list(dict.fromkeys(example.key for example in examples))
+    keys = [*dict.fromkeys(example.key for example in examples)]
     n = max(1, round(fraction * len(keys)))
     if n >= len(keys):
         raise DataError(f"{path}: too few different examples ({len(keys)}) to hold some of them out: give validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
     order = np.random.RandomState(SPLIT_SEED).permutation(len(keys))
     held = {keys[i] for i in order[:n]}
-    return [its for its in examples if its.key not in held], [its for its in examples if its.key in held]
+    kept, held_out = [], []
+    for example in examples:
+        part = held_out if example.key in held else kept
+        part.append(example)
+    return kept, held_out
 
 
 def example_splits(task, counts):
     """Return {split: examples} of sc, tc or qa."""
-    splits = {split: read_all(getattr(task, split), task, split, counts) for split in SPLITS if getattr(task, split)}
+    splits = {}
+    for split in SPLITS:
+        if path := getattr(task, split):
+            splits[split] = read_all(path, task, split, counts)
     if not task.validation:
         splits["train"], splits["validation"] = hold_out(task.train, splits["train"])
         counts["validation: held out of train, at random"] = len(splits["validation"])
@@ -180,14 +193,16 @@ def retrieval_splits(task, full_corpus, counts):
     pairs = read_all(task.train, task, "train", counts) if task.train else []
     for query in splits["train"]:
         texts = corpora[query.corpus]
-        pairs += [Pair(query.text, texts[id]) for id, grade in query.grades.items() if grade > 0 and id in texts]
+        for id, grade in query.grades.items():
+            if grade > 0 and id in texts:
+                pairs.append(Pair(query.text, texts[id]))
     if splits["train"] and not pairs:
         raise DataError(f"{task.judged[0].judgments}: no query has a relevant document in the corpus to train on")
     searched = {}
     for path, ids in judged.items():
         searched[path] = {id: text for id, text in corpora[path].items() if full_corpus or id in ids}
+    rule = "queries with the id of a document, which is left out of their results"
     for query in tested:
-        rule = "queries with the id of a document, which is left out of their results"
         counts[rule] += query.id in searched[query.corpus]
     return splits | {"train": pairs, "corpora": searched}
 
@@ -198,13 +213,15 @@ def judged_queries(table, counts):
     splits = {split: [] for split in SPLITS}
     texts = {}  # of the queries, by folder and id
     for row in table:
-        corpus, file, queries = f"{row.folder}/corpus.jsonl", f"{row.folder}/queries.jsonl", []
+        file = f"{row.folder}/queries.jsonl"
         if file not in texts:
             texts[file] = read_texts_by_id(find_files(file)[0], counts)
         qrels = read_qrels(find_files(row.judgments)[0], row.split, counts)
+        queries = []
         for id, grades in qrels.items():
-            if isinstance(texts[file].get(id), str):
-                queries.append(Query(id, texts[file][id], grades, corpus, row.set))
+            text = texts[file].get(id)
+            if isinstance(text, str):
+                queries.append(Query(id, text, grades, f"{row.folder}/corpus.jsonl", row.set))
         if not queries:
             raise DataError(f"{row.judgments}: there are no judgments in it of queries that queries.jsonl has")
         counts[f"{row.split}: queries left out, as queries.jsonl lacks their text"] += len(qrels) - len(queries)

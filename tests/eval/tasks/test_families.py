@@ -167,7 +167,7 @@ def test_no_answer_is_possible_only_if_training_had_such_questions():
         qa.thresholds = [0.0]
         found = score(qa, lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], asked, None)
         assert found["exact_match"] == right
-    assert qa.best_span(np.array([]), None, "", 0.0) == ("", 0)  # without tokens, if a tokenizer drops spaces
+    assert qa.best_span(np.array([]), None, "") == ("", 0)  # without tokens, if a tokenizer drops spaces
 
 
 def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():

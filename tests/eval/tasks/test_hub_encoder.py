@@ -90,23 +90,6 @@ def test_the_layer_on_top_of_cls_is_not_counted(folders, tmp_path):
     assert hub_encoder.open_newest(snapshot)[1]["revision"] == "f00dcafe" and facts["revision"] == ""
 
 
-def test_weights_in_a_pickle_are_downloaded_only_where_they_are_needed(folders, tmp_path, monkeypatch):
-    older = shutil.copytree(folders["bert"], tmp_path / "bert")
-    weights = hub_encoder.open_newest(older)[1]["model"]
-    torch.save({f"bert.{name[6:]}": x for name, x in weights.items()}, older / "pytorch_model.bin")
-    (older / "model.safetensors").unlink()
-    sources, asked = {"me/new": folders["bert"], "me/older": older}, []
-
-    def download(name, allow_patterns):
-        asked.extend((name, pattern) for pattern in allow_patterns if pattern.endswith(".bin"))
-        return sources[name]
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    new, old = (hub_encoder.open_newest(f"hf:me/{name}")[1]["model"] for name in ("new", "older"))
-    assert all(torch.equal(x, old[name]) for name, x in new.items())
-    assert asked == [("me/older", "pytorch_model*.bin")]
-
-
 def test_a_saved_model_predicts_and_is_not_pretrained(folders, saved, tmp_path):
     examples = [Text(text, "no") for text in TEXTS]
     *_, answers = evaluate(*saved("sc", hub_encoder.open_newest(folders["bert"])[1]), examples)
