@@ -19,10 +19,15 @@ from helpers import ROOT
 TOKENIZER = read_tokenizer("embedded")
 
 
+def parts_of(name):
+    """Return {head: content} of a text in tests/eval/tasks, where a line `===== HEAD` begins each part."""
+    parts = (ROOT / "tests/eval/tasks" / name).read_text().split("\n===== ")[1:]
+    return {head: content for head, _, content in (part.partition("\n") for part in parts)}
+
+
 def unpack(name, folder):
     """Write the files that a text in tests/eval/tasks holds into a folder, and return the folder."""
-    for part in (ROOT / "tests/eval/tasks" / name).read_text().split("\n===== ")[1:]:
-        head, _, content = part.partition("\n")
+    for head, content in parts_of(name).items():
         file, _, encoding = head.partition(" ")
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(content, encoding or "utf-8")

@@ -9,84 +9,47 @@ import sys
 import pytest
 
 from errors import DataError
-from eval.tasks.readers import SPLITS, Pair, Question, Sentence, Text, by_set
-from eval.tasks.registry import TASKS, find_task
+from eval.tasks.readers import SPLITS, Pair, Sentence, Text, by_set
+from eval.tasks.registry import METRICS, TASKS
 from eval.tasks.result import test_set_id as checksum
 from eval.tasks.splits import wanted
-from task_helpers import docs_block, load, unpack
+from task_helpers import docs_block, load, parts_of, unpack
 
-def sentence(tagged):
-    words, tags = zip(*(pair.split("/") for pair in tagged.split()))
-    return Sentence([*words], [*tags])
+DECLARED = parts_of("declared.txt")
 
 
-SOURCES = {name: fields["source"] for name, fields in TASKS.items() if "source" in fields}
-
-IN_ROME = Question("x", "Where?", "In Rome.", [("Rome", 3), ("In Rome", 0)])
-WHERE_IS_ANN = "Ann 9 met Bob.\n@highlight\nAnn 9 left"
-DECLARED = {  # {data set: (its first test example, for ir its first training pair, and the labels)}
-    "cola": (Text('"Go 99.', "acceptable"), ["unacceptable", "acceptable"]),
-    "sst2": (Text('a "film 99 ', "positive"), ["negative", "positive"]),
-    "mrpc": (Text('Sentence 1: "He 99.\nSentence 2: I.', "not_equivalent"), ["not_equivalent", "equivalent"]),
-    "stsb": (Text("Sentence 1: A 99\nSentence 2: B", 2.5), []),
-    "qqp": (Text("Question 1: 99?\nQuestion 2: B?", "duplicate"), ["not_duplicate", "duplicate"]),
-    "mnli": (Text("Premise: P 99\nHypothesis: H", "neutral"), ["entailment", "neutral"]),
-    "qnli": (Text("Question: 99?\nSentence: I.", "not_entailment"), ["entailment", "not_entailment"]),
-    "rte": (Text("Premise: P 99\nHypothesis: H", "not_entailment"), ["entailment", "not_entailment"]),
-    "conll2003": (sentence("NOVA/B-ORG left/O Oslo/B-LOC Bonn/B-LOC"), ["O", "B-LOC", "B-ORG"]),
-    "ontonotes": (
-        sentence("Mary/B-PERSON Jo/I-PERSON of/O Rome/B-GPE #/O"),
-        ["O", "B-GPE", "B-PERSON", "I-PERSON"],
-    ),
-    "uner": (sentence("#/O Swiss/O Ann/B-PER"), ["O", "B-PER"]),
-    "wnut17": (sentence("Zed/B-location ./O"), ["O", "B-location"]),
-    "squad": (IN_ROME, []),
-    "squad_v2": (IN_ROME, []),
-    "record": (Question("r9", "@placeholder met Bob", WHERE_IS_ANN, [("Ann 9", 0), ("Ann 9", 26)]), []),
-    "msmarco": (Pair("query 0", "Title 0. text 0"), []),
-    "scifact": (Pair("query 1", "Title 1 text 1"), []),  # query 0 is held out
-}
-
-
-def run_docs(word, folder):
-    """Run the Python block of docs/finetuning.md that holds a word, in a folder."""
-    subprocess.run([sys.executable, "-c", docs_block(word)], cwd=folder, check=True)
+def run_docs(folder, *words):
+    """Run the Python blocks of docs/finetuning.md that hold these words, in a folder."""
+    for word in words:
+        subprocess.run([sys.executable, "-c", docs_block(word)], cwd=folder, check=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def miniatures(tmp_path_factory):
     """The folder of all tasks. Those in another form were converted by the lines of the page."""
     folder = unpack("miniatures.txt", tmp_path_factory.mktemp("miniatures"))  # of the official files
-    for word in ("gold_conll", "squad_v", "record/", "mldr_en"):
-        run_docs(word, folder)
-    return folder
+    return run_docs(folder, "gold_conll", "squad_v", "record/", "mldr_en")
 
 
 def values_of(field, queries):
     return {query.id: getattr(query, field) for query in queries}
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_declared_data_set(miniatures, name):
+@pytest.mark.parametrize("name", TASKS)
+def test_each_named_data_set_is_read_as_declared(miniatures, name):
     data = load(name, folder=miniatures)
-    held = sum(count for rule, count in data.counts.items() if "held out of train" in rule)
-    assert (data.name, data.family) == (name, find_task(name).family)
-    assert held == (name == "scifact" or data.family in ("sc", "qa"))  # 5 %, at least one
-    assert ((data.train if data.family == "ir" else data.test)[0], data.labels) == DECLARED[name]
-    assert all(type(count) is int and count > 0 for count in data.counts.values())
+    sizes = [{part: len(examples) for part, examples in by_set(getattr(data, split)).items()} for split in SPLITS]
+    example = (data.train if data.family == "ir" else data.test)[0]
+    lines = [f"family {data.family}, main metrics {data.main}", f"labels {data.labels}", f"sizes {sizes}"]
+    lines += [f"test set {checksum(data.test)}", f"counts {data.counts}", f"{example}"]
+    assert DECLARED[name].strip() == "\n".join(lines)
 
 
-def test_main_metrics_and_retrieval_sets(miniatures):
-    assert load("qqp", folder=miniatures).main == {"field": ["accuracy", "f1"], "paper": ["accuracy"]}
-    assert load("stsb", folder=miniatures).main == dict.fromkeys(("field", "paper"), ["pearson", "spearman"])
-    data, names = load("msmarco", folder=miniatures), ("nq", "msmarco", "mldr")
-    assert data.main["field"] == [f"{name}/ndcg@10" for name in names]
-    assert data.main["paper"] == [f"{name}/ndcg@10_judged" for name in names]
+def test_the_sets_of_msmarco(miniatures):
+    data = load("msmarco", folder=miniatures)
     validation, test = by_set(data.validation), by_set(data.test)
-    sizes = {name: (len(validation[name]), len(test[name])) for name in test}
-    assert sizes == {"nq": (4, 4), "msmarco": (4, 2), "mldr": (3, 3)}  # NQ: halves of the test queries
-    assert not {query.id for query in validation["nq"]} & {query.id for query in test["nq"]}
-    assert data.counts["nq/validation: queries held out of test, at random"] == 4
+    assert not {query.id for query in validation["nq"]} & {query.id for query in test["nq"]}  # halves of the queries
     assert values_of("grades", test["msmarco"]) == {"q34": {"d34": 1}, "q35": {"d35": 1}}
     assert data.corpora[test["nq"][0].corpus]["d3"] == "Title 3. text 3"  # as in the paper
     corpus = data.corpora[test["mldr"][0].corpus]
@@ -97,29 +60,18 @@ def test_main_metrics_and_retrieval_sets(miniatures):
     assert [*by_set(zero_shot.validation)] == ["msmarco", "mldr"]
 
 
-EMBEDDED = [  # train, validation and test; the checksum of the test set
-    ("sc", (2496, 332, 726), "4689889e"),
-    ("tc", (1571, 265, 443), "ded1e0da"),
-    ("qa", (2089, 213, 576), "e5e586e7"),
-    ("ir", (2042, 260, 527), "bdf03135"),
-]
-
-
-@pytest.mark.parametrize("family, sizes, test_set", EMBEDDED)
-def test_the_embedded_tasks_hold_what_they_held_and_no_text_is_in_two_splits(family, sizes, test_set):
+@pytest.mark.parametrize("family", METRICS)
+def test_no_text_of_an_embedded_task_is_in_two_splits(family):
     data = load(f"embedded-{family}")
-    splits = {split: getattr(data, split) for split in SPLITS}
-    assert tuple(map(len, splits.values())) == sizes and checksum(data.test) == test_set and data.counts == {}
     if family == "ir":
-        documents = [{*corpus.values()} for corpus in data.corpora.values()]
-        documents.append({pair.document for pair in data.train})
-        assert sum(map(len, documents)) == len(set().union(*documents))
-        return
-    keys = [{example.key for example in examples} for examples in splits.values()]
-    assert sum(map(len, keys)) == len(set().union(*keys))
+        splits = [{*corpus.values()} for corpus in data.corpora.values()] + [{pair.document for pair in data.train}]
+    else:
+        splits = [{example.key for example in getattr(data, split)} for split in SPLITS]
+    assert sum(map(len, splits)) == len(set().union(*splits))
 
 
-TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
+ROWS = ",label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
+TABLE = f"text{ROWS}"
 
 
 def own(files, train, test=TABLE, **fields):
@@ -170,8 +122,8 @@ def test_labels_that_training_does_not_have_are_counted(files, split, family, tr
 
 
 def test_a_task_file_names_your_own_data(files):
-    table = "body,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
-    files.put("own/a/train.csv", table), files.put("own/test.csv", table)
+    for name in ("own/a/train.csv", "own/test.csv"):
+        files.put(name, f"body{ROWS}")
     text = 'family = "sc"\ntrain = "a/train.csv"\ntest = "test.csv"\ncolumns = "body"\nmetric = "f1"  # main\n'
     path = files.put("own/topics.py", text)
     data = load(path)
@@ -185,12 +137,11 @@ def test_a_task_file_names_your_own_data(files):
 
 def test_one_beir_folder_is_enough(files):
     folder = files.beir("a", train=20, dev=3, test=4)
-    expected = load(family="ir", corpus=folder)
-    assert len(expected.train) == 20 and len(expected.validation) == 3
-    qrels = f"{folder}/qrels"
-    for fields in (dict(train=folder), dict(train=folder, validation=f"{qrels}/dev.tsv", test=f"{qrels}/test.tsv")):
-        found = load(family="ir", **fields)
-        assert (found.train, found.validation, found.test) == (expected.train, expected.validation, expected.test)
+    named = dict(train=folder, validation=f"{folder}/qrels/dev.tsv", test=f"{folder}/qrels/test.tsv")
+    one, *others = [load(family="ir", **fields) for fields in (dict(corpus=folder), dict(train=folder), named)]
+    assert (len(one.train), len(one.validation), len(one.test)) == (20, 3, 4)
+    for found in others:
+        assert (found.train, found.validation, found.test) == (one.train, one.validation, one.test)
 
 
 def test_queries_are_held_out_to_validate_on_equal_ones_together(files):
@@ -242,16 +193,14 @@ def test_other_forms_by_the_lines_of_the_page(files, miniatures):
     parts = {"corpus/dev-0": [{"id": "x", "text": "x"}], "corpus/test-0": [{"id": "d", "text": "a", "title": "t"}]}
     parts |= {"queries/all": [{"_id": 1, "text": "b"}], "qrels/test": [{"query-id": 1, "corpus-id": "d", "score": 2}]}
     for name, rows in parts.items():
-        path = files.folder / f"mteb/{name}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    run_docs("parquet", files.folder)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), files.put(f"mteb/{name}.parquet", ""))
+    run_docs(files.folder, "parquet")
     data = load(family="ir", corpus=f"{files.folder}/beir", zero_shot=True)
     assert data.test[0][:3] == ("1", "b", {"d": 2}) and [*data.corpora.values()] == [{"d": "t a"}]
     files.put("train.jsonl", [{"tokens": ["a", "b"], "label": ["I-X", "O"]}] * 2)
-    run_docs("train.conll", files.folder)
+    run_docs(files.folder, "train.conll")
     path = f"{files.folder}/train.conll"
-    assert load(family="tc", train=path, validation=path, test=path).test == [sentence("a/B-X b/O")] * 2
+    assert load(family="tc", train=path, validation=path, test=path).test == [Sentence(["a", "b"], ["B-X", "O"])] * 2
 
 
 def test_judged_documents_only(files):
@@ -288,28 +237,20 @@ def test_wrong_arguments(arguments, message):
 
 
 def test_missing_files_are_listed_with_where_to_get_them(miniatures, tmp_path):
-    for name in SOURCES:
+    for name in [name for name, fields in TASKS.items() if "source" in fields]:
         with pytest.raises(DataError, match=f"^{name}: missing:\n  {tmp_path}.*(\n.*)*https://"):
             load(name, folder=tmp_path)
-    shutil.copytree(miniatures / "scifact_beir", tmp_path / "scifact_beir")
-    (tmp_path / "scifact_beir" / "queries.jsonl").unlink()
+    folder = shutil.copytree(miniatures / "scifact_beir", tmp_path / "scifact_beir")
+    (folder / "queries.jsonl").unlink()
     with pytest.raises(DataError, match="missing:\n  [^ ]*scifact_beir/queries.jsonl\n  Get them from https"):
         load("scifact", folder=tmp_path)
 
 
-def test_the_list_and_wrong_commands(tmp_path, monkeypatch, capsys):
-    unpack("miniatures.txt", tmp_path / "all")
+def test_the_list_says_which_files_are_there(miniatures, tmp_path, monkeypatch, capsys):
     for name in ("sst2", "scifact_beir"):
-        shutil.copytree(tmp_path / "all" / name, tmp_path / "data/tasks" / name)
+        shutil.copytree(miniatures / name, tmp_path / "data/tasks" / name)
     monkeypatch.chdir(tmp_path)
-
-    def command(*args):
-        monkeypatch.setattr("sys.argv", ["eval.tasks", *args])
-        runpy.run_module("eval.tasks", run_name="__main__")
-
-    command()
+    monkeypatch.setattr("sys.argv", ["eval.tasks"])
+    runpy.run_module("eval.tasks", run_name="__main__")
     there = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
     assert there == {name: "yes" if name in ("sst2", "scifact") or "-" in name else "no" for name in TASKS}
-    for word, status in ("nothing", 2), ("--help", 0):
-        with pytest.raises(SystemExit, match=f"^{status}$"):
-            command(word)
