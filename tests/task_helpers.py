@@ -30,7 +30,7 @@ def unpack(name, folder):
     for head, content in parts_of(name).items():
         file, _, encoding = head.partition(" ")
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(content, encoding or "utf-8")
+        (folder / file).write_text(content.replace("␍", "\r"), encoding or "utf-8")
     return folder
 
 

@@ -31,11 +31,15 @@ def noise(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
+def asked(context, *answers, question="Where is it?"):
+    """A Question whose answers are in the context."""
+    return Question("q", question, context, [(answer, context.index(answer)) for answer in answers])
+
+
 def test_the_settings_of_the_protocol():
-    finetune, _ = configurator.read_script(ROOT / "finetune.py")
     expected = dict(max_steps=1000, epochs=1, batch_size=32, warmup_fraction=0.1, max_len=round(0.99 * 2048))
     expected |= dict(beta1=0.9, beta2=0.95, eps=1e-5, weight_decay=0.1, dropout=0.1, temperature=0.05, causal=False)
-    assert finetune | expected == finetune
+    assert settings(**expected) == settings()
     study, _ = configurator.read_script(ROOT / "eval/study/__main__.py")
     assert study["rates"] == (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
     assert study["finetune_seeds"] == (1, 2, 3, 4, 5)  # declared; the paper's are 0 to 4
@@ -72,7 +76,7 @@ def test_a_text_is_on_one_side_of_the_validation_split():
 def test_a_subsample_is_spread_evenly():
     assert subsample([*range(10)], 4) == [0, 2, 5, 7] and subsample([1, 2], 3) == [1, 2]
     queries = [Query(f"q{i}", "?", {}, "c", name) for name in "ab" for i in range(4)]
-    assert [(query.set, query.id) for query in subsample(queries, 2)] == [(s, q) for s in "ab" for q in ("q0", "q2")]
+    assert subsample(queries, 2) == [queries[i] for i in (0, 2, 4, 6)]
 
 
 # Sequence classification
@@ -89,14 +93,12 @@ def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
     train = [Text("a", 100.0), Text("b", 300.0)]
     sc = family("sc", train=train)
     items = [item for example in train for item in sc.items(example, "train")]
-    model = torch.nn.Module()
-    model.head = torch.nn.Sequential(torch.nn.Linear(1, 1))
     output = torch.tensor([[-1.0], [1.0]])  # the two numbers in units of their standard deviation, 100
     assert sc.n_outputs == 1 and sc.loss(output, items) == 0 and sc.loss(output + 2, items) == 4
-    with torch.no_grad():
-        before = model.head(output)
-        sc.finish(model)
-        torch.testing.assert_close(model.head(output), 100 * before + 200)
+    head = torch.nn.Sequential(torch.nn.Linear(1, 1))
+    before = head(output)
+    sc.finish(SimpleNamespace(head=head))
+    torch.testing.assert_close(head(output), 100 * before + 200)
 
 
 # Token classification
@@ -139,8 +141,9 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
 # Question answering
 
 CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away – says Ana 🙂 Lima."
-QUESTION = Question("q", "Where is it?", "It is in Rome.", [("Rome", 9), ("in Rome", 6)])
+QUESTION = asked("It is in Rome.", "Rome", "in Rome")
 PROMPT = TOKENIZER.encode("Question: Where is it?\nContext: ")
+LETTERS = "alpha beta gamma delta."
 
 
 @pytest.mark.parametrize(
@@ -148,8 +151,7 @@ PROMPT = TOKENIZER.encode("Question: Where is it?\nContext: ")
     [*((CONTEXT, answer) for answer in ("The", "Müllheim", "3,500 km", "Ana 🙂", "Lima")), ("日本 is x.", "日本")],
 )
 def test_answers_survive_the_way_to_tokens_and_back(context, answer):
-    qa = family("qa")
-    question = Question("1", "What?", context, [(answer, context.index(answer))])
+    qa, question = family("qa"), asked(context, answer, question="What?")
     (item,) = qa.items(question, "test")
     predicted = TOKENIZER.decode([i for i, t in zip(item.ids, item.target) if t == 1]).strip()
     assert answer in predicted and len(predicted) <= len(answer) + 1  # a token may carry a comma behind it
@@ -157,51 +159,46 @@ def test_answers_survive_the_way_to_tokens_and_back(context, answer):
     assert found["exact_match"] == 100 and found["token_set_f1"] == 100
     (line,) = lines_of(qa, lambda items: [logits(20.0 * item.target - 10)], [question], "new")
     best = (10 - qa.threshold) * (item.target == 1).sum()
-    assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("1", [answer], True, best)
+    assert (line["id"], line["gold"], answer in line["predicted"], line["score"]) == ("q", [answer], True, best)
 
 
 def test_no_answer_is_possible_only_if_training_had_such_questions():
-    asked = [Question("1", "What?", "One two three.", [("two", 4)]), Question("2", "Why?", "One two three.", [])]
-    for train, right in ((asked, 50), (asked[:1], 0)):
+    questions = [asked(LETTERS, "beta"), asked(LETTERS)]
+    for train, right in ((questions, 50), (questions[:1], 0)):
         qa = family("qa", train=train)
         qa.thresholds = [0.0]
-        found = score(qa, lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], asked, None)
+        found = score(qa, lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], questions, None)
         assert found["exact_match"] == right
     assert qa.best_span(np.array([]), None, "") == ("", 0)  # without tokens, if a tokenizer drops spaces
 
 
 def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
-    question = Question("1", "What?", "alpha beta gamma delta.", [("beta gamma", 6)])
     qa = family("qa")
 
     def forward(items):  # the right tokens stand out, but no token is more likely inside than outside
         return [logits(4.0 * (item.target == 1) - 5) for item in items]
 
-    splits = "test", "validation", "test"
-    assert [score(qa, forward, [question], split)["exact_match"] for split in splits] == [0, 100, 100]
+    found = [score(qa, forward, [asked(LETTERS, "beta gamma")], split) for split in ("test", "validation", "test")]
+    assert [scores["exact_match"] for scores in found] == [0, 100, 100]
     assert qa.threshold == -1.5  # the highest of those that are right, from -5 to -1 without these two
 
 
-def test_the_question_and_eos_are_learned_as_not_in_the_answer():
-    """The prompt and the context are tokenized apart."""
+def test_the_question_and_eos_are_learned_as_not_in_the_answer_and_count_in_the_f1_of_positions():
+    """The prompt and the context are tokenized apart. An answer, which the field's metrics compare, is in the context
+    only."""
     qa = family("qa")
     (item,) = qa.items(QUESTION, "train")
     assert item.ids == [*PROMPT, *TOKENIZER.encode(QUESTION.context), TOKENIZER.eos_id]
     in_answer = [int(i in TOKENIZER.encode(" Rome")) for i in item.ids]
-    assert item.target.tolist() == in_answer and sum(in_answer) > 0
+    n = sum(in_answer)
+    assert item.target.tolist() == in_answer and n > 0
     output = noise(len(item.ids), 2)
     torch.testing.assert_close(qa.loss(output, [item]), cross_entropy(output, torch.tensor(in_answer)))
-
-
-def test_f1_is_of_token_positions_in_the_whole_text_and_the_first_answer():
-    """An answer, which the field's metrics compare, is in the context only."""
-    qa = family("qa")
-    (item,) = qa.items(QUESTION, "test")
-    n, odds = item.target.sum(), 20.0 * item.target - 10
+    odds = 20.0 * item.target - 10
     odds[[3, -1]] = 10  # a token of the question, and eos
     found = score(qa, lambda items: [logits(odds)], [QUESTION], "test")
     assert found["token_set_f1"] == pytest.approx(100 * 2 * n / (n + 2 + n)) and found["exact_match"] == 100
-    nothing = score(qa, lambda items: [logits(-np.ones(len(item.ids)))], [QUESTION._replace(answers=[])], "test")
+    nothing = score(qa, lambda items: [logits(-np.ones(len(item.ids)))], [asked(QUESTION.context)], "test")
     assert nothing["token_set_f1"] == 100  # the floor of SQuAD v2
 
 
@@ -210,8 +207,7 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     words = random.Random(0).choices("alpha beta gamma delta epsilon zeta eta theta iota kappa".split(), k=150)
     words[120] = "Zanzibar"
     context = " ".join(words)
-    question = Question("q", "Where is it?", context, [("Zanzibar", context.index("Zanzibar"))])
-    qa = family("qa", max_len=40)
+    qa, question = family("qa", max_len=40), asked(context, "Zanzibar")
     windows = qa.items(question, "test")
     starts = [item.extra[0] for item in windows]
     assert {*np.diff(starts)} == {(40 - len(PROMPT) - 1) // 2} and all(len(item.ids) <= 40 for item in windows)
@@ -299,16 +295,12 @@ def the(n):
     return " ".join(["the"] * n)  # n tokens
 
 
-LENGTHS = {  # an example of n words of one token, and how many of them fit into 64 tokens
-    "sc": (lambda n: Text(the(n), "a"), 63),
-    "tc": (lambda n: Sentence(["the"] * n, ["O"] * n), 63),
-    "qa": (lambda n: QUESTION._replace(context=the(n), answers=[]), 63 - len(PROMPT)),
-}
-
-
-@pytest.mark.parametrize("name", LENGTHS)
-def test_what_is_longer_than_the_length_is_counted_in_each_split(name):
-    example, fits = LENGTHS[name]
+@pytest.mark.parametrize("name, fits, example", [  # of n words of one token, of which so many fit into 64 tokens
+    ("sc", 63, lambda n: Text(the(n), "a")),
+    ("tc", 63, lambda n: Sentence(["the"] * n, ["O"] * n)),
+    ("qa", 63 - len(PROMPT), lambda n: asked(the(n))),
+])  # fmt: skip
+def test_what_is_longer_than_the_length_is_counted_in_each_split(name, fits, example):
     short, long = example(fits), example(fits + 1)
     task = family(name, train=[short, long], validation=[long, short, long], test=[short], labels=["a", "O"])
     assert [len(item.ids) for item in task.items(short, "test")] == [64]

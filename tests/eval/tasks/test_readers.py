@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from errors import DataError
-from eval.tasks.readers import Pair, Question, Sentence, Text, find_answer, find_files, read_pairs, read_qrels
+from eval.tasks.readers import Text, find_answer, find_files, read_pairs, read_qrels
 from eval.tasks.readers import read_questions, read_sentences, read_texts, read_texts_by_id, to_bio, to_train_on
 from eval.tasks.registry import Task
 from task_helpers import unpack
@@ -46,47 +46,39 @@ def test_a_file_of_zstandard_needs_pyarrow(tmp_path, monkeypatch):
         read(read_texts, str(path))
 
 
-BY_NUMBER = dict(columns=("2",), label="0")
-BY_NAME = dict(columns=("a", "b"), label="kind")
-BY_FORM = BY_NAME | dict(form="A: {} B: {}.", names=("no", "yes"))
-ROWS = [{"a": "{x}", "b": "y", "kind": 1}, {"a": " ", "b": "", "kind": "other"}]
-ASKED = [{"question": "Who?", "context": "It.", "answers": {"text": ["It"], "answer_start": [0]}}]
-ASKED += [{"id": 8, "question": "When?", "context": "It.", "answers": {"text": [], "answer_start": []}}]
-WITH_ANSWERS = [Question("1", "Who?", "It.", [("It", 0)]), Question("8", "When?", "It.", [])]
-
-
-def sentences(*tagged):
-    return [Sentence(words.split(" "), tags.split()) for words, tags in tagged]
-
-
-READS = {  # {reader: (name, content, fields of the Task, examples)}
-    read_texts: [
-        ("a.csv", 'text,label\r\n"a, 1\nb",0\r\n"say ""x""",1\n', {}, [Text("a, 1\nb", "0"), Text('say "x"', "1")]),
-        ("a.tsv", 'text\tlabel\r\n"a\t0\r\n\r\nb"\t1\r\n', {}, [Text('"a', "0"), Text('b"', "1")]),
-        ("a.tsv", "text\tlabel\na\rb\t0\n", {}, [Text("a\rb", "0")]),
-        ("a.txt", "1\t*\tx\n0\t*\ty\n", BY_NUMBER, [Text("x", "1"), Text("y", "0")]),
-        ("a.csv", "0,1,2\n1,*,x\n", BY_NUMBER, [Text("x", "1")]),  # here the numbers are names
-        ("a.csv", " a,b , kind\nx,y, 1\n", BY_NAME | {"label": "kind "}, [Text("x\ny", " 1")]),  # names are stripped
-        ("a.jsonl", ROWS, BY_FORM, [Text("A: {x} B: y.", "yes"), Text("A:   B: .", "other")]),
-        ("a.jsonl.gz", ROWS[:1], BY_NAME, [Text("{x}\ny", "1")]),
-    ],
-    read_sentences: [
-        ("x", "\n\na  NN O\r\nb NN B-X\r\n-DOCSTART- -X- O\nc NN O", {}, sentences(("a b", "O B-X"), ("c", "O"))),
-        ("x", "a b\tO\n\xa0\tB-X\tme\n", dict(label="1"), [Sentence(["a b", "\xa0"], ["O", "B-X"])]),
-        # A number sign may be a word or begin a comment.
-        ("x", "# text = # a\n# newdoc\n#\tO\na\tO\n", {}, sentences(("# a", "O O"))),
-        ("x", "# O\n1 O\n# newpar O\n\n#tag O\n", {}, sentences(("# 1 #", "O O O"), ("#tag", "O"))),
-        ("x", "1 O\n2 O\n\n4 O\n5 O\n\nc O\n", {}, sentences(("1 2", "O O"), ("4 5", "O O"), ("c", "O"))),
-    ],
-    read_questions: [("a.jsonl", ASKED, {}, WITH_ANSWERS)],
-    read_pairs: [("a.tsv", "query\tdocument\nwho\tme\n\tyou\n", {}, [Pair("who", "me"), Pair("", "you")])],
+FILES = configparser.ConfigParser(interpolation=None)  # what a reader makes of the files in files.txt
+FILES.read(Path(__file__).with_name("files.ini"))
+READERS = {
+    "texts": read_texts,
+    "sentences": read_sentences,
+    "questions": read_questions,
+    "pairs": read_pairs,
+    "documents": lambda path, _, counts: read_texts_by_id(path, counts, "{} {}"),
+    "judgments": lambda path, _, counts: read_qrels(path, "test", counts),
 }
 
 
-@pytest.mark.parametrize("reader, case", [(reader, case) for reader, cases in READS.items() for case in cases])
-def test_formats(files, reader, case):
-    name, content, fields, examples = case
-    assert read(reader, files.put(name, content), **fields) == (examples, {})
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return unpack("files.txt", tmp_path_factory.mktemp("files"))
+
+
+@pytest.mark.parametrize("file", FILES.sections())
+def test_a_file_is_read_or_its_fault_is_named_with_file_and_line(folder, file):
+    fields = dict(FILES[file])
+    for name in {"columns", "names"} & fields.keys():
+        fields[name] = tuple(fields[name].split(","))
+    reader, path = READERS[file.partition("/")[0]], str(folder / file)
+    if examples := fields.pop("examples", ""):
+        assert str(read(reader, path, **fields)) == f"({examples}, {{}})"
+        return
+    message = fields.pop("message")
+    with pytest.raises(DataError, match=f"{file}.*{message}"):
+        read(reader, path, **fields)
+
+
+def test_every_file_is_tried(folder):
+    assert {str(path.relative_to(folder)) for path in folder.glob("*/*")} == {*FILES.sections()}
 
 
 def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
@@ -114,35 +106,31 @@ def test_every_scheme_becomes_bio(tags, bio):
 
 
 CONTEXT = "Rome, oh Rome, and Rome again"
-
-
-def columns_of(answers):
-    return {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
-
-
-QUESTIONS = [
-    ("right", "?", [("Rome", 9)] * 2),
-    ("other", "?", [("Rome", 11)]),
-    ("far", "?", [("Rome", -1)]),
-    ("two", "?", [("Rome", 0), ("oh", 6), ("oh", 6)]),
-    ("none", "?", [("Oslo", 3)]),
-    ("one", "?", [("Oslo", 3), ("oh", 99)]),
-    ("empty", " ", []),
-]
+TWICE, OSLO, GONE = [("Rome", 9)] * 2, [("Oslo", 3)], [("Oslo", -1)]
+ANSWERS = {  # {id: the answers in a file, those to test on, those to train on; None = the question is left out}
+    "right": (TWICE, TWICE, TWICE),
+    "other": ([("Rome", 11)], [("Rome", 9)], [("Rome", 9)]),
+    "far": ([("Rome", -1)], [("Rome", 0)], [("Rome", 0)]),
+    "two": ([("Rome", 0), ("oh", 6), ("oh", 6)],) * 3,
+    "none": (OSLO, GONE, None),
+    "one": ([*OSLO, ("oh", 99)], [*GONE, ("oh", 6)], [("oh", 6)]),
+    "empty": ([], [], []),
+}
 
 
 def test_answers_outside_their_context(files):
-    rows = [dict(id=id, question=text, context=CONTEXT, answers=columns_of(answers)) for id, text, answers in QUESTIONS]
-    path = files.put("a.jsonl", rows)
-    test, _ = read(read_questions, path)
+    rows = []
+    for id, (given, *_) in ANSWERS.items():
+        answers = {"text": [text for text, _ in given], "answer_start": [start for _, start in given]}
+        rows.append(dict(id=id, question="?", context=CONTEXT, answers=answers))
+    test, _ = read(read_questions, files.put("a.jsonl", rows))
     train = to_train_on(test, counts := Counter())
-    answers = {"right": [("Rome", 9)] * 2, "other": [("Rome", 9)], "far": [("Rome", 0)], "one": [("oh", 6)]}
-    answers |= {"two": [("Rome", 0), ("oh", 6), ("oh", 6)], "empty": []}
-    assert {question.id: question.answers for question in train} == answers
+    assert {question.id: question.answers for question in test} == {id: found for id, (_, found, _) in ANSWERS.items()}
+    assert {question.id: question.answers for question in train} == {
+        id: kept for id, (*_, kept) in ANSWERS.items() if kept is not None
+    }
     several = "questions with several answers, of which the first is learned"
     assert +counts == {"questions left out, as no answer is in the context": 1, several: 1}
-    answers |= {"none": [("Oslo", -1)], "one": [("Oslo", -1), ("oh", 6)]}
-    assert {question.id: question.answers for question in test} == answers
 
 
 PAIR = "日本のローマ、" + "🙂" * 9 + "そしてローマ。 Rom, Zürich, Rom"
@@ -163,42 +151,11 @@ def test_an_answer_is_moved_to_the_nearest_place_that_has_it_and_counted(answer,
     assert counts == ({} if start == place else {rule: 1})
 
 
-FAULTS = configparser.ConfigParser(interpolation=None)  # what is wrong with the files of faults.txt
-FAULTS.read(Path(__file__).with_name("faults.ini"))
-FAULTY = {
-    "texts": read_texts,
-    "sentences": read_sentences,
-    "questions": read_questions,
-    "pairs": read_pairs,
-    "documents": lambda path, _, counts: read_texts_by_id(path, counts, "{} {}"),
-    "judgments": lambda path, _, counts: read_qrels(path, "test", counts),
-}
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory):
-    """The folder of the files that cannot be read."""
-    return unpack("faults.txt", tmp_path_factory.mktemp("faults"))
-
-
-@pytest.mark.parametrize("file", FAULTS.sections())
-def test_a_fault_is_named_with_its_file_and_line(faulty, file):
-    fields = dict(FAULTS[file])
-    message = fields.pop("message")
-    if "columns" in fields:
-        fields["columns"] = tuple(fields["columns"].split(","))
-    with pytest.raises(DataError, match=f"{file}.*{message}"):
-        read(FAULTY[file.partition("/")[0]], str(faulty / file), **fields)
-
-
-def test_every_faulty_file_is_tried(faulty):
-    assert {str(path.relative_to(faulty)) for path in faulty.glob("*/*")} == {*FAULTS.sections()}
-
-
 def test_forms_and_columns_that_do_not_fit(files):
     table = files.put("a.jsonl", [{"a": "x", "b": "y", "label": 1}])
     for form in ("{}", "{} {} {}", "{a} {b}"):
         with pytest.raises(DataError, match="a, b"):
             read(read_texts, table, form=form, columns=("a", "b"))
+    assert read(read_texts, table, columns=("a",), label=" label ") == ([Text("x", "1")], {})  # names are stripped
     with pytest.raises(DataError, match="b.jsonl, line 2: cannot be read as JSON"):
         read(read_texts, files.put("b.jsonl", '\n{"text": ' + "[" * 100_000))
