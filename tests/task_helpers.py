@@ -19,6 +19,11 @@ from helpers import ROOT
 TOKENIZER = read_tokenizer("embedded")
 
 
+def cases(name):
+    """Return the cases in a file of tests/eval/tasks, an object a line."""
+    return [json.loads(line) for line in (ROOT / "tests/eval/tasks" / name).read_text().splitlines()]
+
+
 def parts_of(name):
     """Return {head: content} of a text in tests/eval/tasks, where a line `===== HEAD` begins each part."""
     parts = (ROOT / "tests/eval/tasks" / name).read_text().split("\n===== ")[1:]

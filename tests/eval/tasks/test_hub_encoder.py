@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from encoder_helpers import MODELS, TEXTS, write_encoder
-from task_helpers import load, settings
+from task_helpers import cases, load, settings
 
 import checkpoint
 from errors import DataError
@@ -37,7 +37,7 @@ def fine_tune(state, family):
     task, model = build(settings(dropout=0.0), dataset, state)
     for name, p in model.head.named_parameters():
         torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(len(name)))
-    optimizer, losses = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 3e-3), []
+    optimizer, losses = torch.optim.AdamW(model.parameters(), 3e-3), []
     items = [item for example in dataset.train[:24] for item in task.items(example, "train")]
     for _ in range(6):
         loss = task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items)
@@ -99,45 +99,17 @@ def test_a_saved_model_predicts_and_is_not_pretrained(folders, saved, tmp_path):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
 
 
-@pytest.mark.parametrize("config, message", [
-    ({}, "causal=True: this encoder has its own mask"),
-    ({"model_type": "gpt2"}, "model_type='gpt2': must be one of .*; nor is it an encoder"),
-    ({"model_type": ["bert"]}, r"trust_remote_code"),
-    ({"model_type": "bart", "is_encoder_decoder": True}, "nor is it an encoder"),
-    ({"is_decoder": True}, "nor is it an encoder"),
-    ({"model_type": "neobert", "auto_map": {}}, r"model_type='neobert': .*trust_remote_code"),
-])  # fmt: skip
-def test_what_is_no_encoder_is_refused_by_its_config(folders, tmp_path, config, message):
-    config = json.loads((folders["bert"] / "config.json").read_text()) | config
+@pytest.mark.parametrize("case", cases("no_encoders.jsonl"))
+def test_what_is_no_encoder_is_refused_by_its_config(folders, tmp_path, case):
+    config = json.loads((folders["bert"] / "config.json").read_text()) | case["config"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert re.search(message, hub_encoder.problem(tmp_path, causal=True))
+    assert re.search(case["message"], hub_encoder.problem(tmp_path, causal=True))
 
 
-BATCH = r"hidden states depend on the other texts of its batch, by \d+\.\d\d%"
-OTHERS = [  # model_type, its config, what the error says, "" if it works
-    ("albert", {}, ""),
-    ("distilbert", {}, ""),
-    ("xlm", {}, ""),
-    ("big_bird", {}, ""),
-    ("big_bird", dict(max_position_embeddings=1024, block_size=16), BATCH),
-    ("fnet", {}, BATCH),
-    ("nystromformer", {}, BATCH),
-    ("convbert", {}, BATCH),
-    ("yoso", {}, BATCH),
-    ("mobilebert", dict(hidden_size=512, embedding_size=32, true_hidden_size=32, intra_bottleneck_size=32), BATCH),
-    ("squeezebert", dict(embedding_size=32, q_groups=1, k_groups=1, intermediate_size=32), ""),
-    ("layoutlm", {}, ""),  # these two run their pooler always
-    ("ibert", {}, ""),  # its embedding is none of torch.nn
-    ("perceiver", dict(d_model=32, d_latents=32, num_latents=8), "transformers cannot open it as an encoder"),
-    ("bert", dict(vocab_size=32), "index out of range"),
-]
-
-
-@pytest.mark.parametrize("kind, own, message", OTHERS)
-def test_a_texts_output_does_not_depend_on_its_batch(tmp_path, kind, own, message):
-    write_encoder(tmp_path, kind, own)
-    refused = pytest.raises(DataError, match=message) if message else nullcontext()
-    with refused:
+@pytest.mark.parametrize("case", cases("encoders.jsonl"))
+def test_a_texts_output_does_not_depend_on_its_batch(tmp_path, case):
+    write_encoder(tmp_path, case["kind"], case["config"])
+    with pytest.raises(DataError, match=case["message"]) if case["message"] else nullcontext():
         assert "hub" in hub_encoder.open_newest(tmp_path)[1]
 
 

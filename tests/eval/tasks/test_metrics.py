@@ -5,6 +5,7 @@ from math import log2
 
 import numpy as np
 import pytest
+from task_helpers import cases
 
 from eval.tasks import metrics
 
@@ -63,32 +64,11 @@ def test_sentence_macro_f1():
     np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
 
 
-SAME = [  # (exact match, F1) in both versions of the script
-    ("a  CAT, an ape.", ["cat ape"], (1, 1)),
-    ("theatre", ["atre"], (0, 0)),  # an article is a whole word
-    ("U.S.A.", ["USA"], (1, 1)),  # the full stops go before the articles: no A is left over
-    ("well-known", ["well known"], (0, 0)),  # punctuation is dropped, not made a space
-    ("the“cat”", ["“cat”"], (1, 1)),  # only ASCII punctuation is dropped, but quotes bound words
-    ("cat\u00a0sat\n", ["cat sat"], (1, 1)),  # any white space
-    ("cat cat dog", ["cat dog dog"], (0, 2 / 3)),  # a word counts as often as both have it
-    ("cat black", ["black cat"], (0, 1)),  # order matters only to the exact match
-    ("big cat", ["cat sat down", "big", "dog"], (0, 2 / 3)),  # the best answer
-    ("cat", ["The", "a"], (0, 0)),  # these normalize to nothing
-    ("cat", ["cat", "."], (1, 1)),
-]
-V1_V2 = [  # of a set of version 1.1, and of one of version 2
-    *((nothing, [], None, (1, 1)) for nothing in ("", "the", "...")),
-    *((word, [], None, (0, 0)) for word in ("cat", "“”")),
-    ("the", ["."], (1, 0), (1, 1)),  # SQuAD v1.1 has three such answers in its dev set
-    ("", ["cat", "."], (1, 0), (0, 0)),
-]
-
-
-@pytest.mark.parametrize("prediction, answers, v1, v2", [*((*case, case[2]) for case in SAME), *V1_V2])
-def test_squad(prediction, answers, v1, v2):
-    for gold, expected in (([answers], v1), ([answers, []], v2)):
+@pytest.mark.parametrize("case", cases("squad.jsonl"))  # v1, v2: of a set of version 1.1, and of one of version 2
+def test_squad(case):
+    for gold, expected in ([case["answers"]], case["v1"]), ([case["answers"], []], case["v2"]):
         if expected:
-            result = metrics.squad([prediction, "cat"][: len(gold)], gold)
+            result = metrics.squad([case["predicted"], "cat"][: len(gold)], gold)
             assert [ratios(result[name])[0] for name in ("exact_match", "f1")] == pytest.approx(expected)
 
 

@@ -12,8 +12,7 @@ from errors import DataError
 from eval.tasks.readers import SPLITS, Pair, Sentence, Text, by_set
 from eval.tasks.registry import METRICS, TASKS
 from eval.tasks.result import test_set_id as checksum
-from eval.tasks.splits import wanted
-from task_helpers import docs_block, load, parts_of, unpack
+from task_helpers import Files, cases, docs_block, load, parts_of, unpack
 
 DECLARED = parts_of("declared.txt")
 
@@ -135,54 +134,36 @@ def test_a_task_file_names_your_own_data(files):
             load(files.put(name, wrong))
 
 
-def test_one_beir_folder_is_enough(files):
-    folder = files.beir("a", train=20, dev=3, test=4)
-    named = dict(train=folder, validation=f"{folder}/qrels/dev.tsv", test=f"{folder}/qrels/test.tsv")
-    one, *others = [load(family="ir", **fields) for fields in (dict(corpus=folder), dict(train=folder), named)]
-    assert (len(one.train), len(one.validation), len(one.test)) == (20, 3, 4)
-    for found in others:
-        assert (found.train, found.validation, found.test) == (one.train, one.validation, one.test)
+@pytest.fixture(scope="module")
+def own_folders(tmp_path_factory):
+    files = Files(tmp_path_factory.mktemp("own"))
+    files.beir("all", train=20, dev=3, test=4)
+    files.beir("no-dev", train=40, test=3)
+    files.beir("equal", train=40, test=3, queries=[f"query {i % 4}" for i in range(43)])
+    files.beir("small", train=4, test=3)
+    files.beir("dev", dev=2, test=1)
+    files.beir("test", test=2, gz=".gz")
+    files.put("pairs.jsonl", [{"query": "who", "document": "me"}])
+    os.symlink(files.folder / "no-dev", files.folder / "link")  # the same folder by another name
+    files.beir("judged", train=20, dev=2, documents=[f"text {i}" * (i != 1) for i in range(30)], test=2)
+    files.qrels("judged/qrels/test.tsv", ("q22", "d22", 2), ("q22", "d1", 0), ("q23", "d0", 0))
+    return files.folder
 
 
-def test_queries_are_held_out_to_validate_on_equal_ones_together(files):
-    folder = files.beir("b", train=40, test=3)
-    data = load(family="ir", corpus=folder + "/", train=folder)
-    held = values_of("text", data.validation)
-    assert len(held) == 2 and len(data.train) == 38 and [len(corpus) for corpus in data.corpora.values()] == [48]
-    assert not {*held.values()} & {pair.query for pair in data.train}
-    assert values_of("text", data.test) == {f"q{i}": f"query {i}" for i in (40, 41, 42)}
-    assert data.counts == {"validation: queries held out of train, at random": 2}
-    os.symlink(folder, f"{folder}-link")  # the same folder by another name
-    linked = load(family="ir", train=f"{folder}-link", corpus=folder)
-    assert (linked.train, linked.validation) == (data.train, data.validation)
-    files.put("b/queries.jsonl", [{"_id": f"q{i}", "text": f"query {i % 4}"} for i in range(43)])
-    queries = values_of("text", load(family="ir", corpus=folder).validation)
-    assert len(queries) == 10 and len({*queries.values()}) == 1
-
-
-def test_judgments_of_another_beir_folder_are_searched_in_its_corpus(files):
-    one, other = files.beir("one", train=4, test=3), files.beir("other", dev=2, test=1)
-    for full, sizes in ((True, (8, 12)), (False, (2, 3))):
-        data = load(family="ir", train=one, validation=f"{other}/qrels/dev.tsv", full_corpus=full)
-        assert tuple(len(data.corpora[part[0].corpus]) for part in (data.validation, data.test)) == sizes
-        assert values_of("text", data.validation) == {"q0": "query 0", "q1": "query 1"} and data.test[0].id == "q4"
-        assert [*wanted((*data.validation, *data.test)).values()] == [{"d0", "d1"}, {"d4", "d5", "d6"}]
-
-
-def test_retrieval_trained_on_other_files(files):
-    """No query of the test set is used to validate on, unless one says so."""
-    corpus, pairs = files.beir("b", test=6), files.put("pairs.jsonl", [{"query": "who", "document": "me"}])
-    judgments = f"{corpus}/qrels/test.tsv"
-    with pytest.raises(DataError, match="b/qrels/train.tsv\n  .* To validate on, give .* or validation="):
-        load(family="ir", corpus=corpus, train=pairs)
-    with pytest.raises(DataError, match="missing:\n  none.jsonl\n"):
-        load(family="ir", corpus=corpus, train="none.jsonl", validation=judgments)
-    data = load(family="ir", corpus=corpus, train="none.jsonl", zero_shot=True)
-    assert (data.train, data.validation, len(data.test)) == ([], [], 6)
-    data = load(family="ir", corpus=corpus, train=files.beir("c", train=4, test=1), validation=judgments)
-    assert len(data.train) == 4 and data.validation == data.test and len(data.test) == 6
-    data = load(family="ir", corpus=files.beir("d", train=40, test=6, gz=".gz"), train=pairs)
-    assert data.train == [Pair("who", "me")] and (len(data.validation), len(data.test)) == (2, 6)
+@pytest.mark.parametrize("case", cases("own_folders.jsonl"))
+def test_what_folders_in_the_beir_layout_are_read_as(own_folders, monkeypatch, case):
+    monkeypatch.chdir(own_folders)
+    if "message" in case:
+        with pytest.raises(DataError, match=case["message"]):
+            load(family="ir", **case["given"])
+        return
+    data = load(family="ir", **case["given"])
+    found = {"train": len(data.train), "validation": values_of("text", data.validation)}
+    found |= {"test": values_of("grades", data.test), "counts": data.counts, "field": data.main["field"]}
+    for name, corpus in data.corpora.items():
+        found[name] = corpus if len(corpus) < 6 else len(corpus)
+    assert found == case["reads"]
+    assert not data.counts or not {*found["validation"].values()} & {pair.query for pair in data.train}
 
 
 def test_other_forms_by_the_lines_of_the_page(files, miniatures):
@@ -203,37 +184,10 @@ def test_other_forms_by_the_lines_of_the_page(files, miniatures):
     assert load(family="tc", train=path, validation=path, test=path).test == [Sentence(["a", "b"], ["B-X", "O"])] * 2
 
 
-def test_judged_documents_only(files):
-    folder = files.beir("b", train=20, dev=2, test=2)
-    files.qrels("b/qrels/test.tsv", ("q22", "d22", 2), ("q22", "d1", 0), ("q23", "d0", 0))
-    files.put("b/corpus.jsonl", [{"_id": f"d{i}", "title": "", "text": f"text {i}" * (i != 1)} for i in range(30)])
-    data = load(family="ir", corpus=folder, full_corpus=False)
-    corpus = {"d20": "text 20", "d21": "text 21", "d22": "text 22", "d1": "", "d0": "text 0"}
-    assert [*data.corpora.values()] == [corpus]
-    assert values_of("grades", data.test) == {"q22": {"d22": 2, "d1": 0}, "q23": {"d0": 0}}
-    assert len(data.train) == 20 and data.main == {"field": [], "paper": ["ndcg@10_judged"]}
-
-
-WRONG = [
-    (dict(task="sst22"), "task=sst22: no such task. There are cola, sst2, "),
-    (dict(task="sst2", family="qa"), "family: task=sst2 says this itself"),
-    (dict(), "family=''"),
-    (dict(family="qa", form="{}", train="a", test="a"), "form: qa takes only family, metric, train"),
-    (dict(family="sc", test="no.csv"), "family=sc: give --train and --test$"),
-    (dict(family="sc", train="no.csv", test="no.csv"), "missing:\n  no.csv$"),
-    (dict(task="no.py"), "no.py: "),
-    (dict(family="sc", metric="f1,pearson"), "metric=f1,pearson: .*accuracy, f1, matthews, or of pearson"),
-    (dict(family="ir", test="no.tsv"), "family=ir: give --corpus$"),
-    (dict(family="ir", corpus="beir", test="a.tsv"), "test=a.tsv: .*FOLDER/qrels/NAME.tsv"),
-    (dict(family="ir", corpus="beir", validation="b"), "validation=b: .*FOLDER/qrels/NAME.tsv"),
-    (dict(task="sst2", zero_shot=True), "max_steps=0: sst2 has a head"),
-]
-
-
-@pytest.mark.parametrize("arguments, message", WRONG)
-def test_wrong_arguments(arguments, message):
-    with pytest.raises(DataError, match=message):
-        load(**arguments)
+@pytest.mark.parametrize("case", cases("wrong_tasks.jsonl"))
+def test_wrong_arguments(case):
+    with pytest.raises(DataError, match=case["message"]):
+        load(**case["given"])
 
 
 def test_missing_files_are_listed_with_where_to_get_them(miniatures, tmp_path):
