@@ -8,9 +8,8 @@ from data.tokenizer import BYTE_CHARACTERS, PATTERN, byte_level_bpe
 from helpers import WORDS
 
 TEXTS = ["Return the list of the object.", "a", "An error is raised: naïve  text\n\tof two lines 🙂", "value " * 60]
-SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-SHAPE |= dict(max_position_embeddings=40, vocab_size=320)
-SHAPE |= dict(bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2)
+SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=320)
+SHAPE |= dict(max_position_embeddings=40, bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2)
 DEBERTA = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8, norm_rel_ebd="layer_norm")
 MERGES = [("t", "h"), ("th", "e")]
 MODELS = {  # {model_type: what its config has of its own}
@@ -30,9 +29,8 @@ def write_encoder(folder, kind, own=None):
     library = transformers.AutoModelForMaskedLM if kind == "bert" else transformers.AutoModel
     config = SHAPE | (MODELS[kind] if own is None else own)
     model = library.from_config(transformers.AutoConfig.for_model(kind, **config))
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn_like(p), alpha=0.1)
+    for p in model.parameters():
+        p.data.add_(torch.randn_like(p), alpha=0.1)
     model.save_pretrained(folder)
     tokenizer(transformers, kind if own is None else "bert").save_pretrained(folder)
 

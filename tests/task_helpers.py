@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from itertools import islice
 
 import numpy as np
 
@@ -99,10 +98,11 @@ class Files:
         self.put(f"{folder}/corpus.jsonl{gz}", rows)
         queries = queries or [f"query {i}" for i in range(n)]
         self.put(f"{folder}/queries.jsonl{gz}", [{"_id": f"q{i}", "text": text} for i, text in enumerate(queries)])
-        numbers = iter(range(n))
-        for split, size in (("train", train), ("dev", dev), ("test", test)):
-            if judgments := [(f"q{i}", f"d{i}", 1) for i in islice(numbers, size)]:
-                self.qrels(f"{folder}/qrels/{split}.tsv{gz}", *judgments)
+        judgments = [(f"q{i}", f"d{i}", 1) for i in range(n)]
+        parts = {"train": judgments[:train], "dev": judgments[train : train + dev], "test": judgments[train + dev :]}
+        for split, part in parts.items():
+            if part:
+                self.qrels(f"{folder}/qrels/{split}.tsv{gz}", *part)
         return str(self.folder / folder)
 
     def qrels(self, name, *judgments):

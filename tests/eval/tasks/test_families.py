@@ -27,6 +27,10 @@ def lines_of(task, forward, examples, split="test"):
     return [*map(json.loads, prediction_lines(task.predict(forward, examples, split), examples))]
 
 
+def the(n):
+    return " ".join(["the"] * n)  # n tokens
+
+
 def noise(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
@@ -79,9 +83,6 @@ def test_a_subsample_is_spread_evenly():
     assert subsample(queries, 2) == [queries[i] for i in (0, 2, 4, 6)]
 
 
-# Sequence classification
-
-
 def test_a_class_is_given_with_its_probability():
     sc, texts = family("sc", labels=["bad", "good"]), [Text("x", "good"), Text("y", "bad")]
     lines = lines_of(sc, lambda items: [np.array([0, 1.0]), np.array([0, 0.5])], texts)
@@ -99,9 +100,6 @@ def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
     before = head(output)
     sc.finish(SimpleNamespace(head=head))
     torch.testing.assert_close(head(output), 100 * before + 200)
-
-
-# Token classification
 
 
 def test_all_tokens_of_a_word_have_its_tag():
@@ -126,19 +124,16 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     output[:n, 2], output[0, 3], output[n:, 3] = 1, 2, 3  # X wins the first word by n - 1 to 1
     predicted = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)
     e = np.exp(1)
-    of_x = [e / (e + 2 + np.exp(2)), *[e / (e + 3)] * (n - 1)]  # on each token of the first word
-    probability = [np.mean(of_x)] + [np.exp(3) / (np.exp(3) + 3)] * (kept - 1) + [0] * (11 - kept)
+    of_x = [e / (e + 2 + e**2), *[e / (e + 3)] * (n - 1)]  # on each token of the first word
+    probability = pytest.approx([np.mean(of_x)] + [e**3 / (e**3 + 3)] * (kept - 1) + [0] * (11 - kept), abs=1e-6)
     (line,) = lines_of(tc, lambda items: [output], [sentence])
-    expected = pytest.approx(probability, abs=1e-6)
-    assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": expected}
+    assert line == {"id": 1, "gold": sentence.tags, "predicted": predicted, "score": probability}
     found = score(tc, lambda items: [output], [sentence], "test")["entity_f1"]
     assert found == metrics.score(metrics.entity_f1([predicted], [sentence.tags]))
     two = next(word for word in ("Lima", "Rome", "ab", "xy", "qz") if len(TOKENIZER.encode(" " + word)) == 2)
     tie = np.array([[0, 0, 0, 1.0], [0, 0, 1, 0], [0, 0, 0, 0]])  # a word of two tokens, and eos: the lowest class
     assert lines_of(tc, lambda items: [tie], [Sentence([two], ["O"])])[0]["predicted"] == ["B-X"]
 
-
-# Question answering
 
 CONTEXT = "The Bengal tiger, of course, lives in Müllheim – 3,500 km away – says Ana 🙂 Lima."
 QUESTION = asked("It is in Rome.", "Rome", "in Rome")
@@ -229,9 +224,6 @@ def test_long_contexts_are_read_in_windows_that_overlap():
     assert np.abs(odds[len(PROMPT) : -1] - best).max() <= 1
 
 
-# Retrieval
-
-
 @pytest.mark.parametrize("memory", [1, 700, 10**6])
 def test_the_nearest_documents_do_not_depend_on_the_memory(memory):
     rng = np.random.default_rng(0)
@@ -266,12 +258,11 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     score(ir, predict, queries + other, "test")
     assert calls == [4, 2, 2, 3, 2]  # each corpus is embedded once for all splits
     lines = lines_of(ir, predict, queries)
-    assert [(line["id"], line["gold"]) for line in lines] == [("q1", {"d1": 1}), ("q2", {"d2": 1, "d1": 0})]
-    assert [line["predicted"][:2] for line in lines] == [["d4", "d1"], ["d2", "d4"]]
+    expected = [("q1", {"d1": 1}, ["d4", "d1"]), ("q2", {"d2": 1, "d1": 0}, ["d2", "d4"])]
+    assert [(line["id"], line["gold"], line["predicted"][:2]) for line in lines] == expected
     assert all(line["score"] == sorted(line["score"], reverse=True) and len(line["score"]) == 4 for line in lines)
     calls.clear()
-    for _ in range(2):
-        score(ir, predict, queries, None)
+    assert score(ir, predict, queries, None) == score(ir, predict, queries, None)
     assert calls == [2, 2, 2, 2]  # in the validations during training, the judged documents, each time
     ir.dataset.main["field"] = []
     assert [*score(ir, predict, queries + other, "test")] == ["ndcg@10_judged", "s/ndcg@10_judged"]
@@ -286,13 +277,6 @@ def test_a_second_copy_of_a_document_is_no_negative():
     scores = output[0::2] @ output[1::2].T / 0.05
     scores[0, 1] = scores[1, 0] = -torch.inf
     torch.testing.assert_close(ir.loss(output, items), cross_entropy(scores, torch.arange(3)))
-
-
-# What is cut is counted
-
-
-def the(n):
-    return " ".join(["the"] * n)  # n tokens
 
 
 @pytest.mark.parametrize("name, fits, example", [  # of n words of one token, of which so many fit into 64 tokens
@@ -313,7 +297,7 @@ def test_what_is_longer_than_the_length_is_counted_in_each_split(name, fits, exa
 def test_queries_and_documents_that_are_longer_than_the_length_are_counted(prompts):
     before = [len(TOKENIZER.encode(f"{prompt}the")) for prompt in prompts]
     fit, long = zip(*((the(64 - n), the(65 - n)) for n in before))
-    pairs = [Pair(fit[0], fit[1]), Pair(long[0], fit[1]), Pair(*long)]
+    pairs = [Pair(*fit), Pair(long[0], fit[1]), Pair(*long)]
     queries = [Query("q", text, {"d": 1}, "a/c/x") for text in (fit[0], long[0], long[0])]
     corpora = {"a/c/x": dict(enumerate([*long, "a"]))}
     ir = family("ir", train=pairs, validation=queries, test=queries[:1], corpora=corpora)

@@ -41,8 +41,7 @@ def test_a_text_has_the_same_output_alone_and_in_company(encoder, family, causal
 def test_texts_are_not_packed_if_the_position_in_a_row_matters(saved, monkeypatch):
     """As in a model that was edited to have absolute positions."""
     assert saved("ir")[1].capacity > 0
-    forward = Transformer.forward
-    positions = torch.linspace(0, 1, 128)[:, None]
+    forward, positions = Transformer.forward, torch.linspace(0, 1, 128)[:, None]
 
     def edited(self, tokens, *more):
         return forward(self, tokens, *more) + positions[: tokens.shape[1]]
@@ -58,16 +57,12 @@ def test_texts_are_not_packed_if_the_position_in_a_row_matters(saved, monkeypatc
 def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
     state = checkpoint.load(encoder) | {"step": 30}
 
-    def facts(phases, **settings):
-        changed = state | {"settings": state["settings"] | settings, "phases": phases}
-        found = origin(changed, Path("kept/clm.pt"), "", False)
-        assert found["name"] == "kept-clm"  # not the folder alone: another checkpoint beside it is another model
-        return found["clm_steps"], found["mask_ratio"], found["phases"]
-
     mixed = record(*({CLM(): [0], MLM(ratio, "before"): [1, 2, 3]} for ratio in (0.3, 0.1)))
-    assert facts(mixed, switch_step=20, mask_ratio=0.5) == (0.5, 0.3, mixed)
-    clm = record(*[{CLM(): [0]}] * 30)
-    assert facts(clm, mask_ratio=0.5)[:2] == (30, 0)
+    for phases, steps, ratio in (mixed, 0.5, 0.3), (record(*[{CLM(): [0]}] * 30), 30, 0):
+        changed = state | {"settings": state["settings"] | dict(switch_step=20, mask_ratio=0.5), "phases": phases}
+        found = origin(changed, Path("kept/clm.pt"), "", False)
+        assert (found["clm_steps"], found["mask_ratio"], found["phases"]) == (steps, ratio, phases)
+        assert found["name"] == "kept-clm"  # not the folder alone: another checkpoint beside it is another model
 
 
 WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()

@@ -33,9 +33,10 @@ def write_retriever(folder, name, pooling, modules, config, limits):
     """Write a tiny model with the files of sentence-transformers."""
     write_encoder(folder, name)
     table, files = [], Files(folder)
-    for kind, path in {"Transformer": "", "Pooling": "1_Pooling", **{kind: f"2_{kind}" for kind in modules}}.items():
+    for i, kind in enumerate(["Transformer", "Pooling", *modules]):
+        path = f"{i}_{kind}" if i else ""
         (folder / path).mkdir(exist_ok=True)
-        table.append({"idx": len(table), "name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"})
+        table.append({"idx": i, "name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"})
     files.put("modules.json", json.dumps(table))
     files.put("config_sentence_transformers.json", config)
     files.put("sentence_bert_config.json", limits)
@@ -45,9 +46,8 @@ def write_retriever(folder, name, pooling, modules, config, limits):
 
 def embeddings(folder, texts, **changed):
     """Return the vectors of texts as queries and as documents, (n, d) each, as finetune.py makes them."""
-    cfg = settings(**dict(init_from=str(folder), max_steps=0) | changed)
-    dataset = family("ir").dataset
-    task, model = build(cfg, dataset, hub_encoder.open_newest(folder)[1])
+    cfg = settings(init_from=str(folder), max_steps=0, **changed)
+    task, model = build(cfg, family("ir").dataset, hub_encoder.open_newest(folder)[1])
     return [np.stack(predict(model, [task.item(prompt, text) for text in texts])) for prompt in task.protocol[1:3]]
 
 
@@ -56,8 +56,8 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path, way):
     folder = write_retriever(tmp_path / "model", *way)
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     study = embeddings(folder, TEXTS, protocol="study")
-    for found, other, expected in zip(embeddings(folder, TEXTS), study, (theirs.encode_query, theirs.encode_document)):
-        expected = expected(TEXTS, normalize_embeddings="similarity_fn_name" not in way[3])  # by cosine
+    for found, other, encode in zip(embeddings(folder, TEXTS), study, (theirs.encode_query, theirs.encode_document)):
+        expected = encode(TEXTS, normalize_embeddings="similarity_fn_name" not in way[3])  # by cosine
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert np.abs(other - expected).max() > 0.01
 
@@ -88,8 +88,7 @@ def test_its_own_way_is_the_default_only_for_zero_shot_scores(tmp_path):
     (3, {"similarity_fn_name": "euclidean"}),
 ])  # fmt: skip
 def test_a_way_that_cannot_be_followed_is_refused(tmp_path, part, content):
-    way = list(WAYS[0])
-    way[part] = content
+    way = [*WAYS[0][:part], content, *WAYS[0][part + 1 :]]
     state = hub_encoder.open_newest(write_retriever(tmp_path / "model", *way))[1]
     with pytest.raises(DataError, match="own protocol can be followed .*give --protocol=study"):
         choose(settings(max_steps=0), state)
