@@ -21,41 +21,39 @@ COLORS, ANIMALS = "red green blue black white".split(), "cat dog horse mouse bir
 TRAINING = "--dtype=float32 --epochs=20 --lr=3e-3 --batch_size=16".split()
 
 
-def write(path, rng, n):
-    """Write n examples for sc (is there a color?), tc (which words are colors?) and qa (which color?)."""
-    rows, sentences, questions = ["text,y"], [], []
-    for i in range(n):
-        words, color = rng.choices(WORDS, k=8), rng.choice(COLORS)
-        words[rng.randrange(8)] = color
-        context = " ".join(words)
-        answers = {"text": [color], "answer_start": [context.index(color)]}
-        questions.append(json.dumps(dict(id=f"{i}", question="Which color?", context=context, answers=answers)))
-        sentences.append("".join(f"{word} {'B-COL' if word == color else 'O'}\n" for word in words))
-        rows.append(context.replace(color, rng.choice(ANIMALS)) + ",False" if i % 2 else context + ",True")
-    for ending, lines in (("csv", rows), ("conll", sentences), ("jsonl", questions)):
-        path.with_suffix(f".{ending}").write_text("\n".join(lines))
+GIVEN = {
+    "sc": "--train={0}/train.csv --test={0}/test.csv --columns=text --label=y --form={{}}",
+    "tc": "--train={0}/train.conll --test={0}/test.conll",
+    "qa": "--train={0}/train.jsonl --test={0}/test.jsonl",
+    "ir": "--corpus={0}/beir",
+}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder, rng = tmp_path_factory.mktemp("tasks"), random.Random(0)
-    write(folder / "train", rng, 700)
-    write(folder / "test", rng, 120)
+    """A folder with examples of sc (is there a color?), tc (which words are colors?), qa (which color?) and ir."""
+    files, rng = Files(tmp_path_factory.mktemp("tasks")), random.Random(0)
+    for split, n in ("train", 700), ("test", 120):
+        rows, sentences, questions = "text,y\n", "", []
+        for i in range(n):
+            words, color = rng.choices(WORDS, k=8), rng.choice(COLORS)
+            words[rng.randrange(8)] = color
+            context = " ".join(words)
+            answers = {"text": [color], "answer_start": [context.index(color)]}
+            questions.append(dict(id=f"{i}", question="Which color?", context=context, answers=answers))
+            sentences += "".join(f"{word} {'B-COL' if word == color else 'O'}\n" for word in words) + "\n"
+            rows += f"{context.replace(color, rng.choice(ANIMALS))},False\n" if i % 2 else f"{context},True\n"
+        for ending, content in ("csv", rows), ("conll", sentences), ("jsonl", questions):
+            files.put(f"{split}.{ending}", content)
     texts = [rng.sample(WORDS + COLORS + ANIMALS, 5) for _ in range(500)]
     documents, queries = [" ".join(words) for words in texts], [" ".join(words[:3]) for words in texts]
-    Files(folder).beir("beir", train=440, test=60, documents=documents, queries=queries)
-    return folder
+    files.beir("beir", train=440, test=60, documents=documents, queries=queries)
+    return files.folder
 
 
 def args(data, family):
     """The arguments that describe the made-up task of a family."""
-    given = {
-        "sc": f"--train={data}/train.csv --test={data}/test.csv --columns=text --label=y --form={{}}",
-        "tc": f"--train={data}/train.conll --test={data}/test.conll",
-        "qa": f"--train={data}/train.jsonl --test={data}/test.jsonl",
-        "ir": f"--corpus={data}/beir",
-    }
-    return [f"--family={family}", *given[family].split(), *TRAINING]
+    return [f"--family={family}", *GIVEN[family].format(data).split(), *TRAINING]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from encoder_helpers import TEXTS, write_encoder
-from task_helpers import Files, docs_block, family, settings
+from task_helpers import Files, cases, docs_block, family, settings
 
 import checkpoint
 from errors import DataError
@@ -19,28 +19,14 @@ from eval.tasks.retriever import STUDY, choose
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
-LEGACY = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
-PROMPTS = {"query": "Find: ", "document": "Text: "}
-WAYS = [  # (model, its 1_Pooling/config.json, modules after that, and its two config files of sentence-transformers)
-    ("bert", LEGACY, ["Normalize"], {}, {"max_seq_length": 12}),
-    ("roberta", {"embedding_dimension": 32, "pooling_mode": "cls"}, [], {"prompts": PROMPTS}, {"max_seq_length": 40}),
-    ("bert", {"embedding_dimension": 32, "pooling_mode": "lasttoken"}, [], {"similarity_fn_name": "dot"}, {}),
-    ("bert", LEGACY | {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, [], {}, {}),
-]
+RETRIEVERS = cases("retrievers.jsonl")  # a kind of model, the files of sentence-transformers, why it is refused
 
 
-def write_retriever(folder, name, pooling, modules, config, limits):
+def write_retriever(folder, case=RETRIEVERS[0]):
     """Write a tiny model with the files of sentence-transformers."""
-    write_encoder(folder, name)
-    table, files = [], Files(folder)
-    for i, kind in enumerate(["Transformer", "Pooling", *modules]):
-        path = f"{i}_{kind}" if i else ""
-        (folder / path).mkdir(exist_ok=True)
-        table.append({"idx": i, "name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"})
-    files.put("modules.json", json.dumps(table))
-    files.put("config_sentence_transformers.json", config)
-    files.put("sentence_bert_config.json", limits)
-    files.put("1_Pooling/config.json", pooling)
+    write_encoder(folder, case["model"])
+    for name, content in case["files"].items():
+        Files(folder).put(name, json.dumps(content))
     return folder
 
 
@@ -51,13 +37,18 @@ def embeddings(folder, texts, **changed):
     return [np.stack(predict(model, [task.item(prompt, text) for text in texts])) for prompt in task.protocol[1:3]]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_vectors_are_those_of_sentence_transformers(tmp_path, way):
-    folder = write_retriever(tmp_path / "model", *way)
+@pytest.mark.parametrize("case", RETRIEVERS)
+def test_vectors_are_those_of_sentence_transformers_or_refused(tmp_path, case):
+    folder = write_retriever(tmp_path / "model", case)
+    if "refused" in case:
+        with pytest.raises(DataError, match="own protocol can be followed .*give --protocol=study"):
+            choose(settings(max_steps=0), hub_encoder.open_newest(folder)[1])
+        return
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     study = embeddings(folder, TEXTS, protocol="study")
+    by_cosine = "similarity_fn_name" not in case["files"]["config_sentence_transformers.json"]
     for found, other, encode in zip(embeddings(folder, TEXTS), study, (theirs.encode_query, theirs.encode_document)):
-        expected = encode(TEXTS, normalize_embeddings="similarity_fn_name" not in way[3])  # by cosine
+        expected = encode(TEXTS, normalize_embeddings=by_cosine)
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert np.abs(other - expected).max() > 0.01
 
@@ -72,26 +63,13 @@ def test_a_folder_of_our_own_architecture_has_its_own_way_too(encoder, tmp_path)
 
 
 def test_its_own_way_is_the_default_only_for_zero_shot_scores(tmp_path):
-    folder = write_retriever(tmp_path / "model", *WAYS[0])
+    folder = write_retriever(tmp_path / "model")
     state = hub_encoder.open_newest(folder)[1]
     assert choose(settings(max_steps=0), state).name == "its own"
     assert choose(settings(), state) is choose(settings(max_steps=0, protocol="study"), state) is STUDY
     write_encoder(tmp_path / "plain", "bert")  # as sentence-transformers opens a folder without its files
     plain = hub_encoder.open_newest(tmp_path / "plain")[1]
     assert choose(settings(max_steps=0), plain) is STUDY and choose(settings(protocol="own"), plain).pooling == "mean"
-
-
-@pytest.mark.parametrize("part, content", [
-    (1, {"embedding_dimension": 32, "pooling_mode": "max"}),
-    (1, LEGACY | {"pooling_mode_cls_token": True}),  # two at once
-    (2, ["Dense"]),
-    (3, {"similarity_fn_name": "euclidean"}),
-])  # fmt: skip
-def test_a_way_that_cannot_be_followed_is_refused(tmp_path, part, content):
-    way = [*WAYS[0][:part], content, *WAYS[0][part + 1 :]]
-    state = hub_encoder.open_newest(write_retriever(tmp_path / "model", *way))[1]
-    with pytest.raises(DataError, match="own protocol can be followed .*give --protocol=study"):
-        choose(settings(max_steps=0), state)
 
 
 def test_a_zero_shot_run_says_what_it_is(encoder, run, tmp_path):
@@ -109,7 +87,7 @@ def test_a_zero_shot_run_says_what_it_is(encoder, run, tmp_path):
 
 def test_the_lines_of_the_docs_make_a_retriever_that_opens_in_sentence_transformers(saved, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = write_retriever(Path("bert-base-uncased"), *WAYS[0])
+    folder = write_retriever(Path("bert-base-uncased"))
     state = hub_encoder.open_newest(folder)[1]
     for x in state["model"].values():  # as if it had been trained
         x += 0.1 * torch.randn_like(x)
