@@ -79,15 +79,12 @@ class Files:
         self.folder = folder
 
     def put(self, name, content):
-        """Write a file and return its path as a string. A list becomes JSON lines, a dict JSON; .gz is compressed."""
+        """Write a file and return its path as a string. A list becomes JSON lines; .gz is compressed."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, list):
             content = "".join(json.dumps(record) + "\n" for record in content)
-        elif isinstance(content, dict):
-            content = json.dumps(content, indent=1)
-        data = content if isinstance(content, bytes) else content.encode()
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
         return str(path)
 
     def beir(self, folder, train=0, dev=0, test=2, gz="", documents=(), queries=()):

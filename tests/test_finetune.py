@@ -198,7 +198,7 @@ def test_ctrl_c_stops_without_a_traceback_and_leftovers_of_killed_runs_go(encode
     out.mkdir()
     for name in ("model.pt.123.partial", "result.json.7.partial", "mine.7.partial"):  # of killed runs, and another file
         (out / name).write_text("half")
-    more = ["--max_steps=1000000", "--epochs=1000000", "--eval_interval=1", f"--init_from={encoder}", f"--out_dir={out}"]
+    more = f"--max_steps=1000000 --epochs=1000000 --eval_interval=1 --init_from={encoder} --out_dir={out}".split()
     run = Run([*args(data, "sc"), *more], tmp_path / "text", "finetune.py")
     run.until(lambda: log.exists() and log.read_text())  # the first step is done; it imports a part of PyTorch
     assert [path.name for path in out.glob("*.partial")] == ["mine.7.partial"]

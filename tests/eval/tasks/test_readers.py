@@ -12,7 +12,7 @@ from errors import DataError
 from eval.tasks.readers import Text, find_answer, find_files, read_pairs, read_qrels
 from eval.tasks.readers import read_questions, read_sentences, read_texts, read_texts_by_id, to_bio, to_train_on
 from eval.tasks.registry import Task
-from task_helpers import unpack
+from task_helpers import cases, unpack
 
 
 def read(reader, path, **fields):
@@ -90,45 +90,22 @@ def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
         read(read_texts, files.put("b.tsv", text + "a\tb\tc\n"))
 
 
-SCHEMES = [
-    ("I-A I-A O I-A B-A I-B", "B-A I-A O B-A B-A B-B"),  # IOB1
-    ("B-A I-A O B-A B-B", "B-A I-A O B-A B-B"),  # BIO
-    ("B-A I-A E-A S-A O S-B S-B B-A E-A", "B-A I-A I-A B-A O B-B B-B B-A I-A"),  # BIOES
-    ("O I-A I-B E-B I-B E-A S-A I-A", "O B-A B-B I-B B-B B-A B-A B-A"),  # broken
-    ("B-X I-X I-A-B I-A", "O O B-A-B B-A"),  # a type that is read as O, and one with a dash
-]
-
-
-@pytest.mark.parametrize("tags, bio", SCHEMES)
-def test_every_scheme_becomes_bio(tags, bio):
-    assert to_bio(tags.split(), outside=("X",)) == bio.split()
-    assert to_bio(bio.split()) == bio.split()
-
-
-CONTEXT = "Rome, oh Rome, and Rome again"
-TWICE, OSLO, GONE = [("Rome", 9)] * 2, [("Oslo", 3)], [("Oslo", -1)]
-ANSWERS = {  # {id: the answers in a file, those to test on, those to train on; None = the question is left out}
-    "right": (TWICE, TWICE, TWICE),
-    "other": ([("Rome", 11)], [("Rome", 9)], [("Rome", 9)]),
-    "far": ([("Rome", -1)], [("Rome", 0)], [("Rome", 0)]),
-    "two": ([("Rome", 0), ("oh", 6), ("oh", 6)],) * 3,
-    "none": (OSLO, GONE, None),
-    "one": ([*OSLO, ("oh", 99)], [*GONE, ("oh", 6)], [("oh", 6)]),
-    "empty": ([], [], []),
-}
+@pytest.mark.parametrize("case", cases("schemes.jsonl"))
+def test_every_scheme_becomes_bio(case):
+    bio = case["bio"].split()
+    assert to_bio(case["tags"].split(), outside=("X",)) == to_bio(bio) == bio
 
 
 def test_answers_outside_their_context(files):
-    rows = []
-    for id, (given, *_) in ANSWERS.items():
-        answers = {"text": [text for text, _ in given], "answer_start": [start for _, start in given]}
-        rows.append(dict(id=id, question="?", context=CONTEXT, answers=answers))
+    rows, expected = [], cases("answers.jsonl")
+    for case in expected:
+        answers = {key: [answer[i] for answer in case["given"]] for i, key in enumerate(("text", "answer_start"))}
+        rows.append(dict(id=case["id"], question="?", context="Rome, oh Rome, and Rome again", answers=answers))
     test, _ = read(read_questions, files.put("a.jsonl", rows))
     train = to_train_on(test, counts := Counter())
-    assert {question.id: question.answers for question in test} == {id: found for id, (_, found, _) in ANSWERS.items()}
-    assert {question.id: question.answers for question in train} == {
-        id: kept for id, (*_, kept) in ANSWERS.items() if kept is not None
-    }
+    for split, questions in ("test", test), ("train", train):
+        found = {question.id: [*map(list, question.answers)] for question in questions}
+        assert found == {case["id"]: case[split] for case in expected if case[split] is not None}
     several = "questions with several answers, of which the first is learned"
     assert +counts == {"questions left out, as no answer is in the context": 1, several: 1}
 

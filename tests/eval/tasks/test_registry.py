@@ -1,18 +1,28 @@
 """Each declared data set in miniature, the splits, your own data, and what is missing or wrong."""
 
+import csv
+import json
 import os
+import random
 import runpy
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
+from io import StringIO
 
+import numpy as np
 import pytest
+from task_helpers import TOKENIZER, Files, cases, docs_block, load, parts_of, score, unpack
 
 from errors import DataError
+from eval.tasks.baselines import baselines, bm25
+from eval.tasks.families import FAMILIES
+from eval.tasks.metrics import best
 from eval.tasks.readers import SPLITS, Pair, Sentence, Text, by_set
 from eval.tasks.registry import METRICS, TASKS
 from eval.tasks.result import test_set_id as checksum
-from task_helpers import Files, cases, docs_block, load, parts_of, unpack
+from eval.tasks.retriever import STUDY
 
 DECLARED = parts_of("declared.txt")
 
@@ -35,28 +45,20 @@ def values_of(field, queries):
     return {query.id: getattr(query, field) for query in queries}
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_each_named_data_set_is_read_as_declared(miniatures, name):
-    data = load(name, folder=miniatures)
+@pytest.mark.parametrize("task", DECLARED)
+def test_each_named_data_set_is_read_as_declared(miniatures, task):
+    name, _, zero_shot = task.partition(", ")
+    data = load(name, folder=miniatures, zero_shot=bool(zero_shot))
     sizes = [{part: len(examples) for part, examples in by_set(getattr(data, split)).items()} for split in SPLITS]
-    example = (data.train if data.family == "ir" else data.test)[0]
     lines = [f"family {data.family}, main metrics {data.main}", f"labels {data.labels}", f"sizes {sizes}"]
-    lines += [f"test set {checksum(data.test)}", f"counts {data.counts}", f"{example}"]
-    assert DECLARED[name].strip() == "\n".join(lines)
-
-
-def test_the_sets_of_msmarco(miniatures):
-    data = load("msmarco", folder=miniatures)
-    validation, test = by_set(data.validation), by_set(data.test)
-    assert not {query.id for query in validation["nq"]} & {query.id for query in test["nq"]}  # halves of the queries
-    assert values_of("grades", test["msmarco"]) == {"q34": {"d34": 1}, "q35": {"d35": 1}}
-    assert data.corpora[test["nq"][0].corpus]["d3"] == "Title 3. text 3"  # as in the paper
-    corpus = data.corpora[test["mldr"][0].corpus]
-    assert corpus["doc-3"] == "long text 3" and len(corpus) == 9
-    assert test["mldr"][0][:3] == ("q-3", "query 3", {"doc-3": 1})
-    zero_shot = load("msmarco", folder=miniatures, zero_shot=True)  # nothing of a test set is held out
-    assert zero_shot.train == [] and len(by_set(zero_shot.test)["nq"]) == 8
-    assert [*by_set(zero_shot.validation)] == ["msmarco", "mldr"]
+    lines += [f"test set {checksum(data.test)}", f"counts {data.counts}"]
+    lines.append(f"first example {(data.train if data.train and data.family == 'ir' else data.test)[0]}")
+    for part in by_set(data.test).values() if name == "msmarco" else ():
+        corpus, validation = data.corpora[part[0].corpus], by_set(data.validation).get(part[0].set, [])
+        lines.append(f"{[query.id for query in validation]}, {[query.id for query in part]}, {part[0][1:3]}")
+        lines.append(f"{len(corpus)} documents, {corpus[min(part[0].grades)]!r}")
+    assert DECLARED[task].strip() == "\n".join(lines).replace(str(miniatures), "")
+    assert {*TASKS} == {task.partition(", ")[0] for task in DECLARED}
 
 
 @pytest.mark.parametrize("family", METRICS)
@@ -99,25 +101,14 @@ def test_labels_come_from_training(files):
             own(files, "text,label\n" + rows)
 
 
-TAGS = "a B-PER\nb I-PER\nc O\n"
-
-
 @pytest.mark.parametrize("split", ["validation", "test"])
-@pytest.mark.parametrize("family, train, given, unknown", [
-    ("sc", TABLE, "x,0\nx,1\n", {}),
-    ("sc", TABLE, "x,0.0\nx,1.0\nx,1.0\nx,1\n", {"0.0": 1, "1.0": 2}),
-    ("sc", TABLE, "x,-1\nx,true\nx,False\n", {"-1": 1, "true": 1, "False": 1}),
-    ("sc", TABLE, "x, 1\nx,0 \nx,l\n", {" 1": 1, "0 ": 1, "l": 1}),
-    ("tc", TAGS, "a I-PER\nb I-PER\n", {}),  # whatever the scheme
-    ("tc", TAGS, "a B-PER\nb E-PER\nc S-PER\n", {}),
-    ("tc", TAGS, "a S-per\n", {"B-per": 1}),
-])  # fmt: skip
-def test_labels_that_training_does_not_have_are_counted(files, split, family, train, given, unknown):
-    paths = dict.fromkeys(SPLITS, files.put("train.csv", train))
-    paths[split] = files.put("other.csv", "text,label\n" * (family == "sc") + given)
-    data = load(family=family, **paths)
-    rules = {f"{split}: labels that training does not have, {unknown}": sum(unknown.values())} if unknown else {}
-    assert data.counts == rules and all(f"{rule}: {n}\n" in data.summary() for rule, n in rules.items())
+@pytest.mark.parametrize("case", cases("unknown_labels.jsonl"))
+def test_labels_that_training_does_not_have_are_counted(files, split, case):
+    paths = dict.fromkeys(SPLITS, files.put("train.csv", case["train"]))
+    paths[split] = files.put("other.csv", case["other"])
+    data, n = load(family=case["family"], **paths), sum(case["unknown"].values())
+    rule = f"{split}: labels that training does not have, {case['unknown']}"
+    assert data.counts == ({rule: n} if n else {}) and (not n or f"{rule}: {n}\n" in data.summary())
 
 
 def test_a_task_file_names_your_own_data(files):
@@ -208,3 +199,123 @@ def test_the_list_says_which_files_are_there(miniatures, tmp_path, monkeypatch, 
     runpy.run_module("eval.tasks", run_name="__main__")
     there = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
     assert there == {name: "yes" if name in ("sst2", "scifact") or "-" in name else "no" for name in TASKS}
+
+
+# Folders in the BEIR layout with the oddities that BEIR's loader accepts
+
+IDS = "d{}".format, "{:03}".format, "a b {}".format, "é{}".format, 'in "{}"'.format, "'{}'".format, "{}".format, int
+
+
+def write_folder(files, draw):
+    """Write a folder at random. Its words are few, so that many scores are equal. Some queries are also documents."""
+
+    def text(most=8):
+        return "".join(draw.choices(["a", "ab", "cd", " ", " "], k=draw.randint(0, most)))
+
+    def table(ids, title):
+        rows = [{"_id": id, "text": text(), "title": title()} for id in ids]
+        rows += [draw.choice(rows) | {"text": text(), "metadata": {"url": "x"}} for _ in range(draw.choice([0, 3]))]
+        return "".join(json.dumps(row) + draw.choice(["\n", "\r\n"]) for row in rows)
+
+    ids = [draw.choice(IDS)(i) for i in range(draw.choice([2, 9, 60, 250]))]
+    queries = ["", *draw.sample(ids, 2), *(f"q{i}" for i in range(draw.randint(1, 9)))]
+    files.put("b/corpus.jsonl", table(ids, lambda: draw.choice([None, text(3)])))
+    files.put("b/queries.jsonl", table(queries, text) + '{"_id": "not judged", "text": null}')
+    for split in ("train", "dev", "test"):
+        out = StringIO()
+        writer = csv.writer(out, "excel-tab", quoting=draw.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+        writer.writerows(draw.choice([[], [["query-id", "corpus-id", "score"]], [["a", "b", "c"]]]))
+        for query in ["", "", *draw.sample(queries, len(queries) - 1), "gone"]:
+            grades = draw.choice([(-1, 0), (0,), (1,), (0, 1, 2, 3)]) if query else (1,)
+            for document in [*draw.choices(ids, k=draw.randint(1, 9)), "gone"]:
+                writer.writerow([query, document, draw.choice(grades), *["more"] * draw.randint(0, 1)])
+        files.put(f"b/qrels/{split}.tsv", out.getvalue())
+    return files.folder / "b"
+
+
+def as_beir(folder, split):
+    """Return {id: text} of the documents and of the queries, and {query: {document: grade}}."""
+    documents, queries, qrels = {}, {}, defaultdict(dict)
+    for row in map(json.loads, open(folder / "corpus.jsonl")):
+        documents[str(row["_id"])] = ((row["title"] or "") + " " + row["text"]).strip()
+    for row in map(json.loads, open(folder / "queries.jsonl")):
+        queries[str(row["_id"])] = row["text"]
+    _, *rows = csv.reader(open(folder / f"qrels/{split}.tsv"), delimiter="\t")
+    for query, document, grade, *_ in rows:
+        if query in queries:  # as BEIR's loader of hub sets and MTEB do; BEIR's other one stops
+            qrels[query][document] = int(grade)
+    return documents, queries, qrels
+
+
+def vector(text):
+    """A vector of small whole numbers, so that scalar products are exact."""
+    return np.array([*map(text.count, "abcd "), text[:1] == " ", text[-1:] == " "], np.float32)
+
+
+def embed(items):
+    return [vector(item.target) for item in items]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
+    pytest.importorskip("bm25s")
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    folder = write_folder(Files(tmp_path), random.Random(seed))
+    documents, queries, qrels = as_beir(folder, "test")
+    data = load(family="ir", corpus=str(folder))
+
+    def check(found, scores_of):
+        """scores_of(text): {document: score}, of those that are found."""
+        run = {query: scores_of(queries[query]) for query in qrels}
+        for query, scores in run.items():
+            scores.pop(query, None)
+        expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100"}).evaluate(run).values()
+        for ours, name in (("ndcg@10", "ndcg_cut_10"), ("recall@100", "recall_100")):
+            assert found[ours] == pytest.approx(100 * np.mean([scores[name] for scores in expected]))
+
+    ir, vectors = FAMILIES["ir"](data, TOKENIZER, 64, 0.05, STUDY), np.array([*map(vector, documents.values())])
+    for split in (None, "validation", "test"):
+        found = score(ir, embed, data.test, split)
+    check(found, lambda text: dict(zip(documents, (vectors @ vector(text)).tolist())))
+    check(baselines(data)["bm25"], lambda text: bm25([text], documents)[0])
+
+    _, _, train = as_beir(folder, "train")
+    expected = [(queries[q], d) for q, grades in train.items() for d, grade in grades.items() if grade > 0]
+    assert data.train == [Pair(q, documents[d]) for q, d in expected if d in documents]
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    folder = unpack("odd_beir.txt", tmp_path / "b")
+    data = load(family="ir", corpus=str(folder))
+    assert data.train == [Pair(" 0", "new"), Pair(" 2", "seven")]
+    assert [(query.id, query.text, query.grades) for query in data.test] == [("q5", " 5", {"7": 0})]
+    assert data.corpora == {f"{folder}/corpus.jsonl": {"d0": "new", "q5": "own", "7": "seven"}}
+    assert data.counts == {
+        "train: judgments left out, as a later line has the same ids": 1,
+        "test: judgments left out, as BEIR takes the first line for a header": 1,
+        "test: queries left out, as queries.jsonl lacks their text": 2,
+        "lines left out, as a later one has the same _id": 1,
+        "judged documents that are not in the corpus": 3,  # "gone", and two that are judged for validation
+        "queries with the id of a document, which is left out of their results": 1,
+    }
+    assert all(f"{rule}: {count}" in data.summary() for rule, count in data.counts.items())
+
+
+def test_judgments_without_a_document_or_a_query_are_scored_as_0_or_refused(tmp_path):
+    files, corpus = Files(tmp_path), str(unpack("odd_beir.txt", tmp_path / "b"))
+    files.qrels("b/qrels/train.tsv", ("q0", "d0", 0), ("q1", "gone", 1))
+    with pytest.raises(DataError, match="train.tsv: no query has a relevant document in the corpus to train on"):
+        load(family="ir", corpus=corpus)
+    files.qrels("b/qrels/test.tsv", ("q5", "gone", 1))  # no judged document is in the corpus
+    data = load(family="ir", corpus=corpus, zero_shot=True)
+    ir = FAMILIES["ir"](data, TOKENIZER, 64, 0.05, STUDY)
+    assert all({*score(ir, embed, data.test, split).values()} == {0} for split in (None, "test"))
+    files.qrels("b/qrels/test.tsv", ("q9", "d0", 1))
+    with pytest.raises(DataError, match="test.tsv: there are no judgments in it of queries that queries.jsonl has"):
+        load(family="ir", corpus=corpus, zero_shot=True)
+
+
+def test_of_documents_of_equal_score_the_last_ids_are_found_also_at_rank_100():
+    ids, scores = [f"{i:04}" for i in range(999)], np.zeros(999, np.float32)
+    scores[[5, 77]] = 1, 2
+    assert [*best(scores, ids)] == ["0077", "0005", *ids[:-100:-1]]
