@@ -91,8 +91,7 @@ def assert_learned(text, folder, family, metric, at_least):
     test = result["metrics"]["test"]
     assert test[metric] > at_least, text
     assert (result["family"], result["examples"]["test"]) == (family, 60 if family == "ir" else 120)
-    expected = {"name": "tiny-650", "step": 650, "clm_steps": 200, "seed": 1}
-    assert expected.items() <= result["checkpoint"].items()
+    assert {"name": "tiny-650", "step": 650, "clm_steps": 200, "seed": 1}.items() <= result["checkpoint"].items()
     arrays = np.load(folder / "instances.npz")
     assert {name: metrics.score(arrays[name]) for name in arrays} == pytest.approx(test, abs=1e-4)
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]

@@ -145,12 +145,9 @@ PROMPT = TOKENIZER.encode("Question: Where is it?\nContext: ")
 LETTERS = "alpha beta gamma delta."
 
 
-@pytest.mark.parametrize(
-    "context, answer",
-    [*((CONTEXT, answer) for answer in ("The", "Müllheim", "3,500 km", "Ana 🙂", "Lima")), ("日本 is x.", "日本")],
-)
-def test_answers_survive_the_way_to_tokens_and_back(context, answer):
-    qa, question = family("qa"), asked(context, answer, question="What?")
+@pytest.mark.parametrize("answer", ["The", "Müllheim", "3,500 km", "Ana 🙂", "Lima", "日本"])
+def test_answers_survive_the_way_to_tokens_and_back(answer):
+    qa, question = family("qa"), asked("日本 is x." if answer == "日本" else CONTEXT, answer, question="What?")
     (item,) = qa.items(question, "test")
     predicted = TOKENIZER.decode([i for i, t in zip(item.ids, item.target) if t == 1]).strip()
     assert answer in predicted and len(predicted) <= len(answer) + 1  # a token may carry a comma behind it
@@ -358,8 +355,7 @@ def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
         assert found["name"] == "kept-clm"  # not the folder alone: another checkpoint beside it is another model
 
 
-WORDS = "red fish and a blue one swim in Lake Victoria while nobody is looking at 3,000 of them".split()
-TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
+TEXTS = [" ".join(CONTEXT.split()[i % 7 : i % 7 + 1 + 5 * i % 11]) for i in range(11)]
 
 
 @pytest.mark.parametrize("name, example", [

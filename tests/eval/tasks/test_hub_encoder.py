@@ -98,8 +98,7 @@ def test_the_layer_on_top_of_cls_is_not_counted(folders, tmp_path):
 def test_a_saved_model_predicts_and_is_not_pretrained(folders, saved, tmp_path):
     examples = [Text(text, "no") for text in TEXTS]
     *_, answers = evaluate(*saved("sc", hub_encoder.open_newest(folders["bert"])[1]), examples)
-    _, task, model = result.load(tmp_path / "model.pt")
-    assert evaluate(task, model, examples)[2] == answers
+    assert evaluate(*result.load(tmp_path / "model.pt")[1:], examples)[2] == answers
     with pytest.raises(DataError, match="model.pt: its encoder is a model of transformers, which is fine-tuned"):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
 
