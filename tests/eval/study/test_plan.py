@@ -122,7 +122,7 @@ def test_a_table_that_cannot_be_read_is_told_before_any_work(tmp_path, split):
     plan = plan_of(tasks=f"{tmp_path}/own.py")
     for table, wrong in (
         ("text,label \nx,1\n", "line 1: no column 'topic'; the columns are ['text', 'label']"),
-        ("text,topic\nx,1\ny,\nz,\n", "no 'topic' in lines [3, 4]"),
+        ("text,topic\nx,1\ny,\nz,\n", "line 3: the label is ''"),
         ("text,text,topic\nx,y,1\n", "line 1: two columns have the same name"),
         ("", "there are no examples in it"),
     ):
