@@ -237,7 +237,7 @@ def read_texts(path, task, counts):
 def read_label(value, task, location):
     """Return the label of a text: the name of its class, or in regression a number."""
     if value in (None, "", " "):
-        expected = 'one: label or delete the row; to predict for it, see docs/finetuning.md, "Predictions"'
+        expected = 'a label: add it or delete the row; to predict for it, see docs/finetuning.md, "Predictions"'
     elif task.regression:
         expected = f"a number, as metric={task.metric} needs"
         with suppress(ValueError, TypeError, OverflowError):
