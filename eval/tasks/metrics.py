@@ -24,7 +24,8 @@ def score(instances):
     It is 100 * the mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0;
     0.0 if there is no such class, as in conlleval and seqeval.
     """
-    return float(score_of_sums(np.sum(instances, axis=0, dtype=np.float64)))
+    sums = np.sum(instances, axis=0, dtype=np.float64)
+    return float(score_of_sums(sums))
 
 
 def score_of_sums(sums):
@@ -226,7 +227,8 @@ def word_f1(a, b):
     """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
     a = Counter(a.split())
     b = Counter(b.split())
-    return 2 * (a & b).total() / max(1, a.total() + b.total())
+    overlap = (a & b).total()
+    return 2 * overlap / max(1, a.total() + b.total())
 
 
 def squad(predicted, gold):
@@ -289,7 +291,8 @@ def best(scores, ids):
     """
     k = min(101, len(ids))
     least = np.partition(scores, -k)[-k]  # many documents may have this score
-    return ranking({ids[i]: scores[i] for i in np.flatnonzero(scores >= least)}, k)
+    found = {ids[i]: scores[i] for i in np.flatnonzero(scores >= least)}
+    return ranking(found, k)
 
 
 def gains(runs, grades):
@@ -310,7 +313,10 @@ def retrieval(runs, grades):
     """
     gain = gains(runs, grades)  # (n, 100)
     ideal = gains(grades, grades)[:, :10]
-    n_relevant = [max(1, sum(grade > 0 for grade in grade_of.values())) for grade_of in grades]
+    n_relevant = []
+    for grade_of in grades:
+        n = sum(grade > 0 for grade in grade_of.values())
+        n_relevant.append(max(1, n))
     ten = gain[:, :10]
     reciprocal_ranks = (ten > 0) / np.arange(1, 11)  # 0 where the document is not relevant
     return {

@@ -189,15 +189,15 @@ def origin(state, path, given, random_weights):
     `phases` is the record of what was trained, which took so many `tokens` and `flops`. `mask_ratio` is the largest in
     the record, 0 for pure CLM. `data` is the fingerprint of the prepared data.
     """
-    phases, step = phases_of(state), state["step"]
-    settings = dict(seed=0, init_from="") | state["settings"]  # a hub model has none
+    phases = phases_of(state)
+    settings = state["settings"]  # of train.py; {} of a model of the hub
     return dict(
-        name=checkpoint.label(path if state["settings"] else given),
+        name=checkpoint.label(path if settings else given),
         path=str(path),
         revision=state.get("revision", ""),  # of a model of the hub
-        step=step,
-        seed=settings["seed"],
-        init_from=settings["init_from"],
+        step=state["step"],
+        seed=settings.get("seed", 0),
+        init_from=settings.get("init_from", ""),
         phases=phases,
         tokens=state.get("tokens", 0),
         flops=state.get("flops", 0.0),
@@ -205,7 +205,7 @@ def origin(state, path, given, random_weights):
         mask_ratio=largest_mask_ratio(phases),
         untrained=random_weights,
         model=state["config"],
-        settings=dict(state["settings"]),  # of train.py; {} of a model of the hub
+        settings=dict(settings),
         data=state.get("data", ""),
         parameters=sum(x.numel() for part, x in state["model"].items() if part != "head.weight"),  # of pretraining
     )
