@@ -21,7 +21,7 @@ LLAMA3_ROLES = "[MASK]", "<|end_of_text|>", "<|begin_of_text|>", "<|end_of_text|
 
 
 def read_tokenizer(spec):
-    """Return a Tokenizer: "embedded", a tiktoken encoding by name, a rank file, a tokenizer.json or the folder with it.
+    """Return a Tokenizer: "embedded", a tiktoken encoding by name, a rank file, or a folder with a tokenizer.json.
 
     Raises DataError.
     """
@@ -30,7 +30,7 @@ def read_tokenizer(spec):
     with refuse_malformed(f"tokenizer {spec!r} cannot be read"):
         if spec in tiktoken.list_encoding_names():
             return read_encoding(spec)
-        if path.is_dir() or (path.is_file() and path.read_bytes().lstrip().startswith(b"{")):
+        if path.is_dir():
             return read_hub(path)
         return read_ranks(path)
 
@@ -43,9 +43,8 @@ def read_ranks(path):
             f"tokenizer {str(path)!r}: no such file or folder, and not one of embedded, {known}; of a model of the "
             f"hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
-    with refuse_malformed(
-        f"{path} is {what_is(path, 'neither a tokenizer.json nor lines with the base64 of a token and its rank')}"
-    ):
+    lines = "not lines with the base64 of a token and its rank (of a tokenizer.json, give the folder)"
+    with refuse_malformed(f"{path} is {what_is(path, lines)}"):
         ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
     size = len(ranks)
     if {*ranks.values()} != {*range(size)} or not all(bytes([byte]) in ranks for byte in range(256)):
@@ -65,13 +64,7 @@ def role_ids(ids, names):
 
 def read_encoding(name):
     """Read a published encoding: its special tokens stay, eos is <|endoftext|>, new ids follow the largest."""
-    try:
-        encoding = tiktoken.get_encoding(name)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"tokenizer {name!r}: its ranks cannot be downloaded; offline, give --tokenizer=embedded, which comes with "
-            "the project, or a rank file, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them"
-        ) from error
+    encoding = tiktoken.get_encoding(name)  # downloaded once
     new = USUAL[:3]
     special = encoding._special_tokens | {token: encoding.n_vocab + i for i, token in enumerate(new)}
     ids = role_ids(special, (*new, "<|endoftext|>"))
@@ -79,8 +72,8 @@ def read_encoding(name):
     return RankTokenizer(content, encoding._pat_str, name=name, special_tokens=special, **ids)
 
 
-def read_hub(path):
-    """Read a folder with a tokenizer.json, or such a file. Raises DataError.
+def read_hub(folder):
+    """Read a folder with a tokenizer.json. Raises DataError.
 
     tokenizer_config.json and special_tokens_map.json beside it name the special tokens, or else config.json and
     generation_config.json. A token that these or added_tokens.json add must be in the file. Where none names a token:
@@ -94,7 +87,7 @@ def read_hub(path):
     Added tokens that are not special are words: text makes them.
     vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
     """
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = folder / "tokenizer.json"
     if what := what_is(file, ""):
         how = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one of the older files"
         raise DataError(f"{file} is {what}; {how}")
@@ -103,7 +96,7 @@ def read_hub(path):
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     files = "generation_config", "config", "special_tokens_map", "tokenizer_config", "added_tokens"
-    generation, config, older, newer, oldest = (read_json(file.with_name(f"{name}.json")) for name in files)
+    generation, config, older, newer, oldest = (read_json(folder / f"{name}.json") for name in files)
     rows = config.get("vocab_size") or 0
     more = {token["content"] for token in newer.get("added_tokens_decoder", {}).values()} | oldest.keys()
     if more := more - ids.keys():
@@ -135,7 +128,7 @@ def read_hub(path):
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
     return JsonTokenizer(
         content,
-        name=file.resolve().parent.name,
+        name=folder.resolve().name,
         special_tokens=special,
         vocab_size=rows if rows > max(ids.values()) else None,
         **role_ids(special, (mask, pad, bos, eos)),

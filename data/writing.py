@@ -114,10 +114,11 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     """
     shards = folder / "shards"
     dtype = token_dtype(tokenizer.vocab_size)
-    train, val = (any(record[split]["tokens"] for record in records) for split in SPLITS)
-    if (train and not val) or (val and not train and not is_full):
+    train = any(record["train"]["tokens"] for record in records)
+    val = any(record["val"]["tokens"] for record in records)
+    if train != val and (train or not is_full):
         records = [cut_tail(folder, records, dtype, cfg.val_fraction)]
-    splits = {}
+    splits, needed = {}, set()
     for name in SPLITS:
         parts = [record[name] for record in records if record[name]["tokens"]]
         if not parts:
@@ -125,16 +126,15 @@ def join(out, folder, records, tokenizer, cfg, is_full):
             raise DataError(f"no text is left for the {name} split: give more text, or a larger max_tokens")
         splits[name] = {key: sum(part[key] for part in parts) for key in ("documents", "tokens", "bytes")}
         splits[name]["shards"] = parts
-        splits[name]["sha256"] = sha256_of(shards / part["file"] for part in parts)
-    needed = {shard["file"] for split in splits.values() for shard in split["shards"]}
-    for path in shards.iterdir():
-        if path.name not in needed:  # of a killed process, or of a piece after max_tokens
-            path.unlink()
+        files = [shards / part["file"] for part in parts]
+        splits[name]["sha256"] = sha256_of(files)
+        needed.update(files)
+    for path in {*shards.iterdir()} - needed:  # of a killed process, or of a piece after max_tokens
+        path.unlink()
 
-    content = tokenizer.content
     meta = {"tokenizer": tokenizer.state(), "dtype": dtype.name, "splits": splits, "source": cfg.source}
-    meta["fingerprint"] = fingerprint(meta, content)
-    write_whole(shards / tokenizer.file_name, lambda file: file.write(content))
+    meta["fingerprint"] = fingerprint(meta, tokenizer.content)
+    write_whole(shards / tokenizer.file_name, lambda file: file.write(tokenizer.content))
     write_json(shards / "meta.json", meta)
     refuse_existing(out)  # again: the preparation may have taken days
     shards.rename(out)

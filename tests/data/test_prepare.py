@@ -154,7 +154,7 @@ def test_what_is_no_prepared_folder(sources, tmp_path):
     os.mkfifo(tmp_path / "meta.json")
     signal.alarm(20)
     for text in tmp_path, sources["source"]:
-        with pytest.raises(DataError, match=f"no meta.json.*--source={text} --out=data/prepared/{text.stem}$"):
+        with pytest.raises(DataError, match="no meta.json is there; prepare it: python -m data.prepare"):
             load_meta(text)
     signal.alarm(0)
 
@@ -327,7 +327,8 @@ def test_a_text_that_the_tokenizer_fails_on_is_named(tmp_path):
     library = pytest.importorskip("tokenizers")
     one = library.Tokenizer(library.models.WordLevel({"a": 0, "b": 1}, unk_token="b"))
     one.pre_tokenizer = library.pre_tokenizers.Split(library.Regex("(a+)+$"), "isolated")
-    one.save(str(tmp_path / "panic.json"))
+    (tmp_path / "panic").mkdir()
+    one.save(str(tmp_path / "panic/tokenizer.json"))
     (tmp_path / "in.txt").write_text("a\n\n\n" + "a" * 50_000 + "b")
     with pytest.raises(DataError, match="in.txt: the tokenizer .* fails on the text 'aaaa.*Onig: .*retry"):
-        prepare(tmp_path / "in.txt", tmp_path / "out", tokenizer=tmp_path / "panic.json", workers=1)
+        prepare(tmp_path / "in.txt", tmp_path / "out", tokenizer=tmp_path / "panic", workers=1)
