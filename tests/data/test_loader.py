@@ -21,8 +21,7 @@ from helpers import flip_bit
 from model import ModelConfig, PretrainingLoss, Transformer
 from prepare_helpers import tokens as tokens_of
 
-BERT = MLM(0.25, proportions=(0.8, 0.1, 0.1))
-BEFORE = MLM(0.2, "before")
+BERT, BEFORE = MLM(0.25, proportions=(0.8, 0.1, 0.1)), MLM(0.2, "before")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +36,8 @@ def tokenizer():
 
 def joined(batches):
     """Micro-batches as the batch they are parts of: positions are counted in the whole."""
-    firsts = np.cumsum([0, *(b["tokens"].numel() for b in batches)]).tolist()
-    batches = [b | {"positions": b["positions"] + first} for b, first in zip(batches, firsts)]
-    return {name: torch.cat([b[name] for b in batches]) for name in batches[0]}
+    parts = [b | {"positions": b["positions"] + i * b["tokens"].numel()} for i, b in enumerate(batches)]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
@@ -78,8 +76,8 @@ def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer,
     assert batches.n_windows == [n]
     seen = torch.cat([batches.batch(s, CLM())["tokens"] for s in range(-(-3 * n // W))])[: 3 * n]
     everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
-    epochs = [list(map(bytes, seen[e * n : (e + 1) * n].numpy())) for e in range(3)]
-    assert all(sorted(epoch) == everything for epoch in epochs)
+    epochs = [list(map(bytes, epoch.numpy())) for epoch in seen.split(n)]
+    assert [sorted(epoch) for epoch in epochs] == [everything] * 3
     if n > 60:
         place = {window: i for i, window in enumerate(everything)}
         orders = np.array([[place[window] for window in epoch] for epoch in [everything, *epochs]])
@@ -131,18 +129,15 @@ class Row(list):  # a stream of one window
         return np.array([self])
 
 
-@pytest.mark.parametrize(
-    "objective, split, tokens, shown, targets",
-    [
-        (CLM(), "none", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E 10 11 E 12 ."),
-        (CLM(), "document", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E . 11 E . ."),
-        (MLM(1.0), "none", "7 8 9 E 10 11 E 12", "M M M E M M E M", "7 8 9 . 10 11 . 12"),
-        (MLM(1.0, "before"), "none", "7 8 9 E 10 11 E 12", "7 M M E M M E M", "8 9 . 10 11 . 12 ."),
-        (MLM(1.0, "before"), "document", "7 8 9 E 10 11 E 12", "7 M M E 10 M E 12", "8 9 . . 11 . . ."),
-        (MLM(0.5), "none", "E 7 E E 8 E E E", "E M E E M E E E", ". 7 . _ 8 _ _ _"),  # few ordinary tokens
-        (MLM(0.25), "none", "P P P P P P P P", "P P P P P P P P", ". . _ _ _ _ _ _"),
-    ],
-)
+@pytest.mark.parametrize("objective, split, tokens, shown, targets", [
+    (CLM(), "none", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E 10 11 E 12 ."),
+    (CLM(), "document", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E . 11 E . ."),
+    (MLM(1.0), "none", "7 8 9 E 10 11 E 12", "M M M E M M E M", "7 8 9 . 10 11 . 12"),
+    (MLM(1.0, "before"), "none", "7 8 9 E 10 11 E 12", "7 M M E M M E M", "8 9 . 10 11 . 12 ."),
+    (MLM(1.0, "before"), "document", "7 8 9 E 10 11 E 12", "7 M M E 10 M E 12", "8 9 . . 11 . . ."),
+    (MLM(0.5), "none", "E 7 E E 8 E E E", "E M E E M E E E", ". 7 . _ 8 _ _ _"),  # few ordinary tokens
+    (MLM(0.25), "none", "P P P P P P P P", "P P P P P P P P", ". . _ _ _ _ _ _"),
+])  # fmt: skip
 def test_small_windows(tokenizer, objective, split, tokens, shown, targets):
     """By hand. E, M and P: the special tokens. A dot: no target. _: not among the positions."""
     ids = {"E": tokenizer.eos_id, "M": tokenizer.mask_id, "P": tokenizer.pad_id, ".": -1, "_": None}
@@ -190,17 +185,13 @@ class Weighted(MLM):
         return Examples(shown, targets, None, w.end * 0 + w.position + 9, w.tokens % 7 + self.mask_ratio - 0.5)
 
 
-@pytest.mark.parametrize(
-    "objective, message",
-    [
-        (MLM(0.0), "mask_ratio=0.0: it hides 0 of the 64 tokens of a window"),
-        (MLM(0.001), "mask_ratio=0.001: it hides 0 of the 64 tokens of a window"),
-        (MLM(1.5), "mask_ratio=1.5: it hides 96 of the 64 tokens of a window"),
-        (InPlace(), "read-only"),  # it must return new bounds
-        (Few(), "clm: a window has 63 targets, but n_predicted says 32 at most"),
-        (Weighted(0.4), "mlm: a weight is below 0"),
-    ],
-)
+@pytest.mark.parametrize("objective, message", [
+    (MLM(0.001), "mask_ratio=0.001: it hides 0 of the 64 tokens of a window"),
+    (MLM(1.5), "mask_ratio=1.5: it hides 96 of the 64 tokens of a window"),
+    (InPlace(), "read-only"),  # it must return new bounds
+    (Few(), "clm: a window has 63 targets, but n_predicted says 32 at most"),
+    (Weighted(0.4), "mlm: a weight is below 0"),
+])  # fmt: skip
 def test_what_an_objective_must_not_do_is_refused(stream, tokenizer, objective, message):
     batches = Batches([stream], tokenizer, 1, 64, 6)
     with pytest.raises((DataError, ValueError), match=message):
@@ -229,7 +220,7 @@ def test_the_loss_is_the_mean_over_the_weights(stream, tokenizer, plain, monkeyp
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
+def test_masks_are_drawn_anew_each_epoch_uniformly_and_in_their_proportions(stream, tokenizer):
     batches, masks = Batches([stream], tokenizer, 1, 64, 1), {}
     windows = range(3 * batches.n_windows[0])
     positions = batches.batch(0, BERT, windows)["positions"].view(len(windows), -1) % 64
@@ -238,9 +229,6 @@ def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
     assert all(len(set(m)) == len(m) for m in masks.values())
     hits = torch.bincount(positions.flatten()) / positions.numel() * 64
     assert hits.min() > 0.7 and hits.max() < 1.3
-
-
-def test_mask_proportions(stream, tokenizer):
     batch = Batches([stream], tokenizer, 1, 64, 320).batch(0, MLM(0.5, proportions=(0.8, 0.1, 0.1)))
     keep = batch["targets"] >= 0
     shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]

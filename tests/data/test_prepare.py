@@ -32,7 +32,7 @@ def sources(tmp_path):
 
 
 def test_a_prepared_folder(sources, tmp_path, monkeypatch):
-    """Its files, frozen: what decides a run has a checksum that no change of code may change."""
+    """The fingerprint is frozen: what decides a run has a checksum that no change of code may change."""
     meta = prepare(**sources, out=tmp_path / "out")
     tokenizer = read_tokenizer("embedded")
     expected = [i for text in DOCUMENTS for i in [*tokenizer.encode(text), tokenizer.eos_id]]
@@ -58,7 +58,7 @@ def test_a_prepared_folder(sources, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.49])
-@pytest.mark.parametrize("text", ["one " * 1000, "two " * 1000, "three " * 1000])  # the hash puts "two" into val
+@pytest.mark.parametrize("text", ["one " * 1000, "two " * 1000])  # the hash puts "two" into val
 def test_a_single_book(tmp_path, text, fraction):
     """The tail of the text is for validation, whatever its hash; each split ends in eos."""
     (tmp_path / "book.txt").write_text(text)
@@ -111,9 +111,9 @@ def test_killed_with_its_workers(tmp_path, number):
     output = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells ignore it in what runs in the background
     parent = subprocess.Popen([*command, "--shard_bytes=300_000"], cwd=ROOT, preexec_fn=heeded, **output)
-    deadline = time.monotonic() + 20
+    signal.alarm(40)
     while not list(tmp_path.glob("out.partial/*/*.json")):
-        assert time.monotonic() < deadline
+        time.sleep(0.01)
     tasks = Path(f"/proc/{parent.pid}/task")  # on Linux; elsewhere the workers are not looked for
     workers = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
     assert len(workers) >= 2 or not tasks.exists()
@@ -122,9 +122,9 @@ def test_killed_with_its_workers(tmp_path, number):
     assert parent.returncode != 0 and "Traceback" not in output
     with pytest.raises(DataError, match="no such folder; prepare it: python -m data.prepare"):
         load_meta(out)
-    deadline = time.monotonic() + 20
     while any(map(is_running, workers)):
-        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    signal.alarm(0)
 
 
 def test_dead_worker_ends_the_preparation():
@@ -132,19 +132,16 @@ def test_dead_worker_ends_the_preparation():
         list(make_pieces(os._exit, [(9,), (9,)], 2))
 
 
-DAMAGE = [  # the file, what is replaced in it, what is there instead, what the error says
-    ("train-00000.bin", b"", b"!", "train-00000.bin is not .* bytes long"),
-    ("meta.json", b'"shards"', b'"shads"', "is damaged, .*prepare the text again, into another folder.*KeyError"),
-    ("meta.json", b'"uint16"', b'"float16"', "the tokenizer or meta.json has changed"),
-    ("meta.json", b"val-00000.bin", b"val-00001.bin", "FileNotFoundError.*val-00001.bin"),
-    ("tokenizer.tiktoken", b"IQ==", b"", "the tokenizer or meta.json has changed"),
-]
-
-
 def test_what_is_no_prepared_folder(sources, tmp_path):
     """Damage is found. For a text or its folder, the message says how to prepare it. A pipe is never waited for."""
     prepare(**sources, out=tmp_path / "out")
-    for name, old, new, message in DAMAGE:
+    for name, old, new, message in [
+        ("train-00000.bin", b"", b"!", "train-00000.bin is not .* bytes long"),
+        ("meta.json", b'"shards"', b'"shads"', "is damaged, .*prepare the text again, into another folder.*KeyError"),
+        ("meta.json", b'"uint16"', b'"float16"', "the tokenizer or meta.json has changed"),
+        ("meta.json", b"val-00000.bin", b"val-00001.bin", "FileNotFoundError.*val-00001.bin"),
+        ("tokenizer.tiktoken", b"IQ==", b"", "the tokenizer or meta.json has changed"),
+    ]:
         path = tmp_path / "out" / name
         whole = path.read_bytes()
         path.write_bytes(whole.replace(old, new, 1))
@@ -172,7 +169,7 @@ def test_the_command_and_all_wrong_settings_in_one_message(run, sources, tmp_pat
         prepare(**sources, out=sources["source"] / "out")
 
 
-@pytest.mark.parametrize("place", ["out.partial/a", "out.partial/out/a", "out/a"])
+@pytest.mark.parametrize("place", ["out.partial/a", "out/a"])
 def test_no_folder_is_replaced_or_deleted(sources, tmp_path, place):
     file = tmp_path / place
     file.parent.mkdir(parents=True)
@@ -268,14 +265,13 @@ def test_a_damaged_piece_is_made_again_and_no_other(unfinished, corpus, tmp_path
 @pytest.mark.parametrize("changed", ["tokenizer", "in/0.jsonl", "in/9.txt"])
 def test_an_unfinished_folder_of_other_settings_or_input(unfinished, corpus, tmp_path, changed):
     """An error, and nothing is lost."""
-    options, path = {}, tmp_path / changed
+    path = tmp_path / changed
     before = path.stat() if path.exists() else None
     if before:
         os.utime(path)
     else:  # the tokenizer has four ids less than the embedded one
         path.write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
-    if changed == "tokenizer":
-        options = {"tokenizer": str(path)}
+    options = {"tokenizer": str(path)} if changed == "tokenizer" else {}
     with pytest.raises(DataError, match="no preparation of these files, as they are now.*or remove"):
         prepare(tmp_path / "in", unfinished, **OPTIONS, **options)
     if before:

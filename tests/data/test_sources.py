@@ -3,8 +3,8 @@
 import gzip
 import hashlib
 import itertools
+import json
 import os
-import pickle
 import random
 import sys
 
@@ -13,10 +13,12 @@ import pytest
 from data.prepare import prepare
 from data.sources import EMBEDDED, cut_places, find_files, read_file
 from errors import DataError
+from helpers import ROOT
 from prepare_helpers import read_documents, texts, write_texts
 
 TEXT = "First document.\nIts second line.\n\nA second paragraph.\n\n\nSecond document.\n\n\n\n \nThird.\n"
 IN_TEXT = ["First document.\nIts second line.\n\nA second paragraph.", "Second document.", "Third."]
+CASES = json.loads((ROOT / "tests/data/sources.json").read_text())  # bytes in Latin 1
 DOCUMENTS = ["one", "two\n\nlines", "émoji 😀", "four"]
 
 
@@ -84,21 +86,12 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     ]
 
 
-NO_DATA = """.hidden.txt .ipynb_checkpoints/a.txt ._x.parquet ._x.jsonl .x.txt.crc __MACOSX/._x.txt __MACOSX/x.txt
-    _SUCCESS _metadata _temporary/0/x.jsonl .DS_Store Thumbs.db desktop.ini .gitattributes ~$notes.txt .~lock.a.txt#
-    README.md sub/readme.txt README_en.md LICENSE LICENSE.txt LICENSE-MIT.md license COPYING NOTICE.txt CHANGELOG.md
-    MANIFEST.txt SHA256SUMS md5sums.txt checksums.txt x.md5 x.jsonl.crc x.txt.part x.txt.crdownload x.txt.tmp x.txt~
-    x.txt.bak x.json x.py Makefile part-00000 model""".split()
-ABOUT_DATA = {  # what datasets writes beside its files; the Hub has such ones, too
-    "state.json": '{\n  "_data_files": [],\n  "text": null\n}',
-    "dataset_infos.json": '{"default": {"features": {"text": {"dtype": "string"}}}}',
-}
-
-
 def test_what_is_no_data_is_left_out(tmp_path):
     """Each is no data in a folder, whatever it holds, but for what would be data in any place."""
     folder = tmp_path / "in"
-    content = {name: ["not text", "\0\1\2\3" * 9, "", "{"][i % 4] for i, name in enumerate(NO_DATA)} | ABOUT_DATA
+    content = dict(CASES["about data"])  # what datasets writes beside its files; the Hub has such ones, too
+    for name, text in zip(CASES["no data"], itertools.cycle(["not text", "\0\1\2\3" * 9, "", "{"])):
+        content[name] = text
     for name, text in content.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,14 +122,9 @@ def test_the_embedded_text_is_what_its_readme_says():
     assert len(documents) == len(set(documents)) == 533
 
 
-@pytest.mark.parametrize("name, content, message", [
-    ("a.txt", b"one\n\n\ntwo\nth\xffree\n", "line 5: byte 0xff is not UTF-8"),
-    ("a.jsonl", b'{"text": "x"}\n{"text": \n', "line 2: cannot be read as JSON: Expecting value: column 10"),
-    ("a.jsonl", b"[" * 100_000, "line 1: cannot be read as JSON"),
-    ("a.jsonl", b'["x"]', "line 1: expected a JSON object, got a list"),
-    ("a.jsonl", b'{"text": "\xff"}', "line 1: byte 0xff is not UTF-8"),
-])  # fmt: skip
+@pytest.mark.parametrize("name, content, message", CASES["bad lines"])
 def test_bad_lines(tmp_path, name, content, message):
+    content = content.replace("DEEP", "[" * 100_000).encode("latin-1")
     for path, data in (tmp_path / name, content), (tmp_path / f"{name}.gz", gzip.compress(content)):
         path.write_bytes(data)
         with pytest.raises(DataError, match=f"{path.name}, {message}"):
@@ -169,27 +157,11 @@ def test_the_content_decides_and_not_the_name(tmp_path, name):
         assert list(read_documents(path, "text")) == list(read_documents(path.parent, "text")) == DOCUMENTS
 
 
-FOREIGN = {  # what is no text and no table, and what the message says of it
-    b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7\nsize 12345\n": "git lfs pull",
-    b"\n<!DOCTYPE HTML>\n<title>404</title>": "HTML page, perhaps the error page",
-    b"%PDF-1.4\n%text": "a PDF",
-    b"PK\x03\x04\x14": "an archive",
-    "text".encode("utf-16"): "UTF-16",
-    "some text of some length".encode("utf-16-le"): "binary, or UTF-16",
-    "some text of some length".encode("utf-16-be"): "binary, or UTF-16",
-    pickle.dumps(["text"]): "a pickle",
-    b"folder/of/a/tar/archive/a.txt" + bytes(90) + b"text": "binary",
-    b"one\rtwo": "old Mac",
-    b"BZh91AY": "compressed",
-    b"GGUF\x03": "a GGUF file",
-    b"\xff\xff\xff\xff\xb0": "an Arrow file",
-}
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.txt.gz", "a"])
 def test_what_is_something_else_is_named(tmp_path, name):
     """With what it is and what to do, before any work; also inside a compression."""
-    for content, message in FOREIGN.items():
+    for content, message in CASES["foreign"]:
+        content = content.encode("latin-1")
         for data in content, gzip.compress(content):
             (tmp_path / name).write_bytes(data)
             with pytest.raises(DataError, match=f"{name}, it is .*{message}"):
