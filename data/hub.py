@@ -33,7 +33,7 @@ from model import ModelConfig, Transformer
 # decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
 # transformers, the pipeline tag of the model card, and the names that the parts of its head have there.
 TABLES = json.loads(Path(__file__).with_name("hub.json").read_text())
-KINDS, FIELDS, TENSORS, CLASSES = TABLES["kinds"], TABLES["fields"], TABLES["tensors"], TABLES["classes"]
+KINDS, FIELDS, TENSORS, CLASSES = [*TABLES["kinds"]], TABLES["fields"], TABLES["tensors"], TABLES["classes"]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 # The contents of exported files, with $name for what they say about a model. Those of `decoder`, `eurobert` and `qwen3`
@@ -69,7 +69,7 @@ def shape(folder):
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
     with refuse_malformed(f"{file}: damaged, or not of a model"):
         rope = content.get("rope_scaling") or content.get("rope_parameters") or {}  # of transformers 4, or of 5
-        c = TABLES["defaults"] | KINDS[kind] | content
+        c = TABLES["defaults"] | TABLES["kinds"][kind] | content
         c |= {"rope_type": rope.get("type", "default")} | rope | TABLES["implied"][kind]
         c["rope_theta"] = float(c["rope_theta"])
         context = "original_max_position_embeddings"  # the one beside rope_scaling comes before the one in it
@@ -134,8 +134,8 @@ def load(folder, report):
     if HEAD not in found:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
         found[HEAD] = torch.zeros(1).expand(shapes["head.weight"].shape)
-    for name in list(found):  # old files store what follows from rope_theta; Llama's attention_bias has one too many
-        if name.endswith("rotary_emb.inv_freq") or (name.endswith("o_proj.bias") and not found[name].any()):
+    for name in list(found):  # Llama's attention_bias has one too many
+        if name.endswith("o_proj.bias") and not found[name].any():
             del found[name]
     if wrong := list(misfits(found, hub_views(shapes))):
         raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}")
@@ -205,8 +205,10 @@ def write_folder(state, model, path, folder, kind):
     library, transformers = optional_package("safetensors.torch"), optional_package("transformers")
     with refuse_malformed(f"{path}: its records are not as this version of train.py or finetune.py writes them"):
         role = role_of(state, kind, path)
-        weights = hub_weights(state, kind, role)
-        texts = hub_texts(state, folder.name, kind, role, sum(x.numel() for x in weights.values()))
+        class_name, tag, head_names = CLASSES[f"{kind} {role}"]
+        weights = hub_weights(state, role, head_names)
+        parameters = sum(x.numel() for x in weights.values())
+        texts = hub_texts(state, kind, role, class_name, title=folder.name, tag=tag, parameters=parameters)
         if "fine_tuned" in state:
             sample = state["fine_tuned"]["sample"]
         else:
@@ -217,8 +219,7 @@ def write_folder(state, model, path, folder, kind):
         library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
 
         def theirs(tokens):
-            name, *_ = CLASSES[f"{kind} {role}"]
-            output = getattr(transformers, name).from_pretrained(partial)(tokens[None])[0][0]
+            output = getattr(transformers, class_name).from_pretrained(partial)(tokens[None])[0][0]
             return F.normalize(output.mean(0), dim=0) if role == "ir" else output
 
         check_function(sample, theirs, path)
@@ -247,8 +248,9 @@ def role_of(state, kind, path):
     """Return what a checkpoint's dict is exported as, the second word of a key of CLASSES. Raises DataError."""
     phases = phases_of(state)
     if "fine_tuned" in state:
-        role = state["fine_tuned"]["family"]
-        if state["fine_tuned"]["settings"]["causal"]:
+        tuned = state["fine_tuned"]
+        role = tuned["family"]
+        if tuned["settings"]["causal"]:
             raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
     elif kind == "llama":
         role = "decoder"
@@ -298,8 +300,8 @@ def check_function(sample, theirs, path):
 # The contents of an exported folder
 
 
-def hub_weights(state, kind, role):
-    """Return {the hub's name: tensor} of a checkpoint."""
+def hub_weights(state, role, head_names):
+    """Return {the hub's name: tensor} of a checkpoint. head_names: see CLASSES."""
     weights = hub_views(state["model"])
     for name, x in weights.items():
         if not x.isfinite().all():
@@ -310,10 +312,9 @@ def hub_weights(state, kind, role):
         for layer in range(state["config"]["n_layer"]):
             weights[f"model.layers.{layer}.self_attn.o_proj.bias"] = torch.zeros(state["config"]["d_model"])
     if "fine_tuned" in state:
-        names = CLASSES[f"{kind} {role}"][2]
         for name, x in state["fine_tuned"]["head"].items():
             part, _, what = name.partition(".")
-            weights[f"{names[part]}.{what}"] = x  # "2.bias" becomes "classifier.bias"
+            weights[f"{head_names[part]}.{what}"] = x  # "2.bias" becomes "classifier.bias"
     return weights
 
 
@@ -323,22 +324,22 @@ def filled(template, facts):
     return json.loads(Template(TEMPLATES[template]).substitute(values))
 
 
-def hub_texts(state, title, kind, role, parameters):
-    """Return {file name: text} of all files but the weights."""
-    name, tag, _ = CLASSES[f"{kind} {role}"]
+def hub_texts(state, kind, role, class_name, **facts_of_card):
+    """Return {file name: text} of all files but the weights. facts_of_card: see `model_card`."""
     ours = vars(ModelConfig(**state["config"]))
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     max_len, prompts = ours["seq_len"], {}
-    if "fine_tuned" in state:
-        max_len = min(max_len, state["fine_tuned"]["settings"]["max_len"])
-        prompts = state["fine_tuned"]["prompts"]
+    tuned = state.get("fine_tuned")
+    if tuned:
+        max_len = min(max_len, tuned["settings"]["max_len"])
+        prompts = tuned["prompts"]
     facts = tokenizer.state() | {theirs: ours[field] for field, theirs in FIELDS.items()}
-    facts |= {"architecture": name, "model_type": kind, "max_len": max_len, "prompts": prompts}
+    facts |= {"architecture": class_name, "model_type": kind, "max_len": max_len, "prompts": prompts}
     config = filled("config.json", facts) | filled("decoder" if role == "decoder" else kind, facts)
     if ours["rope_scaling"]:
         config["rope_scaling"] = dict(zip(TABLES["llama3"], ours["rope_scaling"]), rope_type="llama3")
     if role in ("sc", "tc", "qa"):
-        labels = ["outside", "answer"] if role == "qa" else state["fine_tuned"]["labels"]
+        labels = ["outside", "answer"] if role == "qa" else tuned["labels"]
         if not labels:  # a number for each text
             labels, config["problem_type"] = ["number"], "regression"
         config["id2label"] = dict(enumerate(labels))
@@ -348,7 +349,7 @@ def hub_texts(state, title, kind, role, parameters):
         files |= {file: filled(file, facts) for file in SENTENCES}
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
     note = "check" if "is_causal" in config else ""
-    texts["README.md"] = model_card(state, note, title=title, tag=tag, max_len=max_len, parameters=parameters)
+    texts["README.md"] = model_card(state, note, max_len=max_len, **facts_of_card)
     return texts
 
 

