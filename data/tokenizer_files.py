@@ -90,8 +90,8 @@ def read_hub(folder):
     file = folder / "tokenizer.json"
     if what := what_is(file, ""):
         raise DataError(
-            f"{file} is {what}; transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one of "
-            "the older files"
+            f"{file} is {what}; transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one "
+            "of the older files"
         )
     content = file.read_bytes()
     engine = json_engine(content, file)
