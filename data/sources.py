@@ -83,19 +83,14 @@ def read_lines(path, start, end):
             yield number, line.removesuffix(b"\n")
 
 
-COMPRESSED = {  # by the first bytes: the function that opens it
-    b"\x1f\x8b": gzip.open,
-    (b"\x28\xb5\x2f\xfd", b"P*M\x18"): lambda path: optional_package("pyarrow").CompressedInputStream(path, "zstd"),
-}
-
-
 def open_lines(path):
     """Open a file as it is without its compression, whatever its name."""
     with open(path, "rb") as file:
-        head = file.read(8)
-    for magic, opener in COMPRESSED.items():
-        if head.startswith(magic):
-            return io.BufferedReader(opener(path))
+        head = file.read(4)
+    if head.startswith(b"\x1f\x8b"):
+        return io.BufferedReader(gzip.open(path))
+    if head in (b"\x28\xb5\x2f\xfd", b"P*M\x18"):
+        return io.BufferedReader(optional_package("pyarrow").CompressedInputStream(path, "zstd"))
     return open(path, "rb")
 
 
@@ -280,7 +275,7 @@ def read_file(file, text_field, start=0, end=END):
         if start > 0:
             for _ in read_file(file, text_field):  # it meets the fault again, and counts lines from the file's start
                 pass
-        fault = error
-        if not isinstance(error, DataError):
-            fault = f"after {place}: damaged or unreadable: {type(error).__name__}: {error}: get it again"
-        raise DataError(f"{file}, {fault}") from error
+        if isinstance(error, DataError):
+            raise DataError(f"{file}, {error}") from error
+        fault = f"{type(error).__name__}: {error}"
+        raise DataError(f"{file}, after {place}: damaged or unreadable: {fault}: get it again") from error

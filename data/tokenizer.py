@@ -262,8 +262,9 @@ def optional_package(name):
     """Import and return a module. Raises DataError, which says what to install."""
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise DataError(f"this needs a package that is not installed: pip install {error.name}") from None
+    except ImportError:
+        package, *_ = name.split(".")
+        raise DataError(f"this needs a package that is not installed: pip install {package}") from None
 
 
 def rank_file(ranks):

@@ -62,15 +62,12 @@ def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind, recwarn):
 def test_a_folder_is_read_in_order(tmp_path, capsys):
     """Links to files are followed, links to folders are not; what is not read is reported."""
     folder, outside = tmp_path / "in", tmp_path / "outside"
-    for path in folder / "b", outside:
-        path.mkdir(parents=True)
-    write_texts(folder / "b" / "2.jsonl.gz", ["from jsonl", " \n ", "last"])
-    (folder / "a.md").write_text("from md")
-    (folder / "b" / "1.TXT").write_text("from txt")
-    (folder / "table.csv").write_text("no,text")
-    (folder / "e.txt").touch()
-    (outside / "val").write_text("a named file needs no extension")
-    (outside / "3.txt").write_text("linked")
+    files = {"in/a.md": "from md", "in/b/1.TXT": "from txt", "in/table.csv": "no,text", "in/e.txt": ""}
+    files |= {"outside/val": "a named file needs no extension", "outside/3.txt": "linked"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    write_texts(folder / "b/2.jsonl.gz", ["from jsonl", " \n ", "last"])
     (folder / "c").symlink_to(outside)
     (folder / "d.txt").symlink_to(outside / "3.txt")
     (folder / "b" / "loop").symlink_to(folder)
