@@ -247,8 +247,8 @@ def new_folder(folder, texts):
 def role_of(state, kind, path):
     """Return what a checkpoint's dict is exported as, the second word of a key of CLASSES. Raises DataError."""
     phases = phases_of(state)
-    if "fine_tuned" in state:
-        tuned = state["fine_tuned"]
+    tuned = state.get("fine_tuned")
+    if tuned:
         role = tuned["family"]
         if tuned["settings"]["causal"]:
             raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
@@ -343,11 +343,14 @@ def hub_texts(state, kind, role, class_name, **facts_of_card):
         if not labels:  # a number for each text
             labels, config["problem_type"] = ["number"], "regression"
         config["id2label"] = dict(enumerate(labels))
-        config["label2id"] = {label: i for i, label in enumerate(labels)}
+        config["label2id"] = dict(zip(labels, range(len(labels))))
     files = {"config.json": config} | tokenizer_files(tokenizer, max_len, role)
     if role in ("fill-mask", "encoder", "ir"):
-        files |= {file: filled(file, facts) for file in SENTENCES}
-    texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
+        for file in SENTENCES:
+            files[file] = filled(file, facts)
+    texts = {}
+    for file, content in files.items():
+        texts[file] = json.dumps(content, ensure_ascii=False, indent=1)
     note = "check" if "is_causal" in config else ""
     texts["README.md"] = model_card(state, note, max_len=max_len, **facts_of_card)
     return texts
@@ -364,7 +367,7 @@ def tokenizer_files(tokenizer, max_len, role):
     """
     special = tokenizer.special_tokens
     name_of = {i: name for name, i in special.items()}
-    eos, mask, pad = (name_of[i] for i in (tokenizer.eos_id, tokenizer.mask_id, tokenizer.pad_id))
+    eos, mask, pad = name_of[tokenizer.eos_id], name_of[tokenizer.mask_id], name_of[tokenizer.pad_id]
     facts = {"eos": eos, "eos_id": tokenizer.eos_id, "mask": mask, "pad": pad, "max_len": max_len}
     config, content = filled("tokenizer_config.json", facts), tokenizer.to_json()
     added = {token["content"]: token for token in content["added_tokens"]}

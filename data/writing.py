@@ -65,8 +65,10 @@ def make_piece(folder, number, encoded):
     path = folder / f"{number:05d}.json"
     with contextlib.suppress(*MALFORMED):
         record, checksum = json.loads(path.read_bytes())
-        found = [sha256_of([folder / "shards" / shard["file"]]) for shard in record.values()]
-        if digest(record) == checksum and found == [shard["sha256"] for shard in record.values()]:
+        is_whole = digest(record) == checksum
+        for shard in record.values():
+            is_whole &= sha256_of([folder / "shards" / shard["file"]]) == shard["sha256"]
+        if is_whole:
             return record
     record = write_shards(folder, number, encoded)
     write_json(path, [record, digest(record)])

@@ -68,7 +68,7 @@ def test_a_single_book(tmp_path, text, fraction):
 
 
 @pytest.mark.parametrize("max_tokens", [0, 100_000])
-def test_workers_and_parts_do_not_change_the_content(tmp_path, max_tokens):
+def test_workers_and_parts_do_not_change_the_result(tmp_path, max_tokens):
     """A val split chosen by the text, and a token limit within a piece. Where the shards end does not matter either."""
     documents = [f"{i} " + f"{i * i % 997} is a number. " * 20 for i in range(800)]
     source = write_texts(tmp_path / "in.jsonl", documents)
@@ -146,7 +146,7 @@ def test_what_is_no_prepared_folder(sources, tmp_path):
         path.write_bytes(whole)
     os.mkfifo(tmp_path / "meta.json")
     for text in tmp_path, sources["source"]:
-        with pytest.raises(DataError, match="no meta.json is there; prepare it: python -m data.prepare"):
+        with pytest.raises(DataError, match="no meta.json.; prepare it: python -m data.prepare"):
             load_meta(text)
 
 
