@@ -7,8 +7,10 @@ from data.objective import describe, phases_of
 
 def read_parts(name):
     """Return {title: text} of a file in data/ whose parts begin with a line "=== title"."""
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    return dict(part.split("\n", 1) for part in text.split("=== ")[1:])
+    parts = {}
+    for part in Path(__file__).with_name(name).read_text(encoding="utf-8").split("=== ")[1:]:
+        title, _, parts[title] = part.partition("\n")
+    return parts
 
 
 # The card, and for each kind of model what it is and, after an empty line, how to use it. What stands in braces comes
@@ -22,11 +24,14 @@ def model_card(state, note="", **facts):
     state: the dict of the checkpoint. note: the part of card.txt that stands before the code, if any. facts: `title`,
     the folder's name; `tag`, see hub.CLASSES; `max_len`, in tokens; `parameters`, how many.
     """
-    facts = state | facts | {"objectives": describe(phases_of(state)) or "see the card of the model that it began with"}
+    facts = state | facts
+    facts["objectives"] = describe(phases_of(state)) or "see the card of the model that it began with"
     part = facts["tag"]
     if "fine_tuned" in state:
-        part, task = state["fine_tuned"]["family"], state["fine_tuned"]["task"]
+        part = state["fine_tuned"]["family"]
+        task = state["fine_tuned"]["task"]
         facts["form"] = task["form"] or "\n".join(["{}"] * len(task["columns"] or "1"))
     facts["what"], _, code = PARTS[part].partition("\n\n")
-    facts["code"], facts["note"] = code.format(**facts), PARTS.get(note, "").format(**facts)
+    facts["code"] = code.format(**facts)
+    facts["note"] = PARTS[note].format(**facts) if note else ""
     return PARTS["card"].format(**facts)

@@ -7,7 +7,6 @@ import platform
 import re
 import time
 import warnings
-import zipfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,9 +24,9 @@ FOREIGN = {
     "or save it as text or safetensors",
     rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: save its texts as JSON lines, "
     "weights as safetensors",
-    rb"\x1f\x8b|\x28\xb5\x2f\xfd": "compressed (gzip or zstd): unpack it",
+    rb"\x1f\x8b|\x28\xb5\x2f\xfd|BZh|\xfd7zXZ": "compressed (gzip, zstd, bzip2 or xz): unpack it",
     rb"GGUF": "a GGUF file: get the model in safetensors format",
-    rb"ARROW1": "an Arrow file, not a stream as of datasets.save_to_disk: save it as parquet",
+    rb"ARROW1|\xff{4}": "an Arrow file: save it as parquet",
 }
 NOT_UTF8 = {
     rb"\xff\xfe|\xfe\xff": "UTF-16 or UTF-32: convert it (iconv -f UTF-16 -t UTF-8)",
@@ -38,13 +37,17 @@ NOT_UTF8 = {
 
 def foreign(head, kinds=FOREIGN | NOT_UTF8):
     """Return what a file is that begins with these bytes, and what to do; "" if it may be text or a table."""
-    return next((what for pattern, what in kinds.items() if re.match(pattern, head)), "")
+    for pattern, what in kinds.items():
+        if re.match(pattern, head):
+            return what
+    return ""
 
 
 def refuse_existing(path):
     """Raise DataError if something has this path. An empty one is the current folder."""
-    if os.path.lexists(Path(path)):
-        raise DataError(f"{Path(path)} exists, and is not replaced: give another one")
+    path = Path(path)
+    if os.path.lexists(path):
+        raise DataError(f"{path} exists, and is not replaced: give another one")
 
 
 def what_is(path, otherwise):
@@ -167,19 +170,15 @@ def is_locked(folder):
 
 
 def is_model(path):
-    """Return whether a path is a model's folder, or a file with weights in it, which is no zip archive.
-
-    The folder of a run has a config.json too, but with other things in it.
-    """
-    if path.is_file():
-        return not zipfile.is_zipfile(path) and is_model(path.parent)
+    """Return whether a path is a model's folder. That of a run has a config.json too, but with other things in it."""
     file = path / "config.json"
     return file.is_file() and b'"model_type"' in file.read_bytes()
 
 
 def misfits(found, wanted):
     """Yield a sentence for each tensor that is missing, unexpected or of a wrong shape. Both are {name: tensor}."""
-    for name in {**wanted, **found}:
-        have, want = (tuple(getattr(tensors.get(name), "shape", ())) for tensors in (found, wanted))
+    for name in wanted | found:
+        have = tuple(found[name].shape) if name in found else "nothing"
+        want = tuple(wanted[name].shape) if name in wanted else "nothing"
         if have != want:
-            yield f"{name}: {have or 'nothing'}, expected {want or 'nothing'}"
+            yield f"{name}: {have}, expected {want}"

@@ -11,9 +11,17 @@ import torch
 # Dense bf16 FLOP/s with fp32 accumulation, without sparsity, by a part of the device's name. From the vendors' data
 # sheets and, for the RTX cards, NVIDIA's white papers on Ampere GA102, Ada and Blackwell.
 PEAK_FLOPS = {
-    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12,
-    "RTX 3090": 71e12, "RTX 4090": 165e12, "RTX 5090": 210e12, "MI300X": 1307e12,
-}  # fmt: skip
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "RTX 3090": 71e12,
+    "RTX 4090": 165e12,
+    "RTX 5090": 210e12,
+    "MI300X": 1307e12,
+}
 
 
 @lru_cache(1)  # all steps of a run ask for the same model
@@ -61,7 +69,10 @@ def peak_flops(device, dtype):
         return None
     name = torch.cuda.get_device_name(device).replace("-", " ")
     other = "(?! (NVL|Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
-    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b{other}", name)), None)
+    for part, peak in PEAK_FLOPS.items():
+        if re.search(rf"\b{part}\b{other}", name):
+            return peak
+    return None
 
 
 def utilization(dtype, flops, seconds, device):

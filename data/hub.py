@@ -27,13 +27,13 @@ from model import ModelConfig, Transformer
 # Tables. `kinds`: the values of model_type that are read; by name, as a model with the same tensors can be another
 # function (Gemma scales its embeddings). sl_model are the study's (hf:MLMvsCLM/...), EuroBERT's architecture under the
 # name of their own code. `fields` of ModelConfig and their names in config.json. For what is not there, transformers
-# has `defaults`, and others `of a kind`. What is null is `derived` from another field. A kind has `implied` values,
+# has `defaults`, and others for each kind. What is null is `derived` from another field. A kind has `implied` values,
 # whatever config.json says. Our model can do what is `allowed`. `tensors`: the parts of a model and their names on the
 # hub, which stores q, k and v apart, and gate and up; {} is the layer. `classes`: what is written for each --as, as a
 # decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
 # transformers, the pipeline tag of the model card, and the names that the parts of its head have there.
 TABLES = json.loads(Path(__file__).with_name("hub.json").read_text())
-KINDS, FIELDS, TENSORS, CLASSES = (TABLES[name] for name in ("kinds", "fields", "tensors", "classes"))
+KINDS, FIELDS, TENSORS, CLASSES = [*TABLES["kinds"]], TABLES["fields"], TABLES["tensors"], TABLES["classes"]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 # The contents of exported files, with $name for what they say about a model. Those of `decoder`, `eurobert` and `qwen3`
@@ -56,26 +56,21 @@ def download(name, files):
         raise DataError(f"{name}: it cannot be downloaded from the hub: {error}") from error
 
 
-def folder_of(path):
-    """Return the folder of a model's path, which may be a file with weights."""
-    return path.parent if path.is_file() else path
-
-
-def shape(path):
-    """Return the fields of a ModelConfig that the config.json of a model describes, see `files.is_model`.
+def shape(folder):
+    """Return the fields of a ModelConfig that the config.json of a model's folder describes.
 
     transformers reads it in the same way. DataError lists all that our model cannot do. Within its sliding window a
     model attends to everything, so a window is a limit of seq_len and no more.
     """
-    file = folder_of(path) / "config.json"
+    file = folder / "config.json"
     content = read_json(file)
     kind = content.get("model_type")
     if kind not in KINDS:
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
     with refuse_malformed(f"{file}: damaged, or not of a model"):
         rope = content.get("rope_scaling") or content.get("rope_parameters") or {}  # of transformers 4, or of 5
-        rope = {"rope_type": rope.get("type", "default")} | rope
-        c = TABLES["defaults"] | TABLES["of a kind"][kind] | content | rope | TABLES["implied"][kind]
+        c = TABLES["defaults"] | TABLES["kinds"][kind] | content
+        c |= {"rope_type": rope.get("type", "default")} | rope | TABLES["implied"][kind]
         c["rope_theta"] = float(c["rope_theta"])
         context = "original_max_position_embeddings"  # the one beside rope_scaling comes before the one in it
         c[context] = content.get(context, c[context])
@@ -118,16 +113,15 @@ def hub_views(model):
 # In
 
 
-def load(path, report):
-    """Return a model, see `files.is_model`, as the dict of a checkpoint at step 0; see `checkpoint.load`.
+def load(folder, report):
+    """Return the model of a folder as the dict of a checkpoint at step 0; see `checkpoint.load`.
 
     Every tensor of the folder must have a place, or the error lists it. If the tokenizer has more ids than the model,
     the new rows of embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
     A bare encoder gets a head of zeros. Weights become fp32.
     """
-    folder = folder_of(path)
-    config = shape(path)
-    found = stored_tensors(path)
+    config = shape(folder)
+    found = stored_tensors(folder)
     tokenizer = read_tokenizer(folder)
     with torch.device("meta"):
         shapes = Transformer(ModelConfig(**config)).state_dict()
@@ -140,8 +134,8 @@ def load(path, report):
     if HEAD not in found:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
         found[HEAD] = torch.zeros(1).expand(shapes["head.weight"].shape)
-    for name in list(found):  # old files store what follows from rope_theta; Llama's attention_bias has one too many
-        if name.endswith("rotary_emb.inv_freq") or (name.endswith("o_proj.bias") and not found[name].any()):
+    for name in list(found):  # Llama's attention_bias has one too many
+        if name.endswith("o_proj.bias") and not found[name].any():
             del found[name]
     if wrong := list(misfits(found, hub_views(shapes))):
         raise DataError(f"{folder}: its tensors are not those of its config.json: {'; '.join(wrong[:20])}")
@@ -166,28 +160,28 @@ def load(path, report):
     }
 
 
-def stored_tensors(path):
-    """Return {name: tensor} of a model, see `files.is_model`. The tensors are mapped and have the file's dtype.
+def stored_tensors(folder):
+    """Return {name: tensor} of a model's folder. The tensors are mapped and have the file's dtype.
 
-    Of a folder, the files are those that transformers reads. Others are of another precision or of an older set.
+    The files are those that transformers reads. Others are of another precision or of an older set.
     """
     library = optional_package("safetensors.torch")
-    folder = folder_of(path)
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder} has an adapter, adapter_config.json: merge both with merge_and_unload of peft")
-    name = "model.safetensors" if path == folder else path.name
-    files, found = [name], {}
-    if not (folder / name).is_file():
-        with refuse_malformed(f"{folder / name}.index.json: not an index of files with weights"):
-            files = sorted({*read_json(folder / f"{name}.index.json").get("weight_map", {"": name}).values()})
-    for file in map(folder.joinpath, files):
+    files, found = {"model.safetensors"}, {}
+    index = folder / "model.safetensors.index.json"
+    if index.exists() and not (folder / "model.safetensors").exists():
+        with refuse_malformed(f"{index}: not an index of files with weights"):
+            files = {*read_json(index)["weight_map"].values()}
+    for name in sorted(files):
+        file = folder / name
         try:
             found |= library.load_file(file)
         except Exception as error:  # the library's own
             what = what_is(file, "damaged or not a safetensors file")
             raise Damaged(
                 f"{file} is {what}. ({error}) A model's weights are read from model.safetensors, or from the files in "
-                "model.safetensors.index.json. A safetensors file of another name is read if its path is given"
+                "model.safetensors.index.json: rename a file of another name"
             ) from error
     if "embed_tokens.weight" in found:  # transformers' AutoModel saves without this prefix
         found = {name if name == HEAD else f"model.{name}": x for name, x in found.items()}
@@ -208,10 +202,13 @@ def write_folder(state, model, path, folder, kind):
     transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
     """
     folder = Path(folder)
+    library, transformers = optional_package("safetensors.torch"), optional_package("transformers")
     with refuse_malformed(f"{path}: its records are not as this version of train.py or finetune.py writes them"):
         role = role_of(state, kind, path)
-        weights = hub_weights(state, kind, role)
-        texts = hub_texts(state, folder.name, kind, role, sum(x.numel() for x in weights.values()))
+        class_name, tag, head_names = CLASSES[f"{kind} {role}"]
+        weights = hub_weights(state, role, head_names)
+        parameters = sum(x.numel() for x in weights.values())
+        texts = hub_texts(state, kind, role, class_name, title=folder.name, tag=tag, parameters=parameters)
         if "fine_tuned" in state:
             sample = state["fine_tuned"]["sample"]
         else:
@@ -219,12 +216,10 @@ def write_folder(state, model, path, folder, kind):
             hidden = model(tokens[None], causal=role == "decoder")[0]
             sample = tokens, model.logits(hidden) if role in HEADS else hidden
     with new_folder(folder, texts) as partial:
-        library = optional_package("safetensors.torch")
         library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
 
         def theirs(tokens):
-            name, *_ = CLASSES[f"{kind} {role}"]
-            output = getattr(optional_package("transformers"), name).from_pretrained(partial)(tokens[None])[0][0]
+            output = getattr(transformers, class_name).from_pretrained(partial)(tokens[None])[0][0]
             return F.normalize(output.mean(0), dim=0) if role == "ir" else output
 
         check_function(sample, theirs, path)
@@ -252,9 +247,10 @@ def new_folder(folder, texts):
 def role_of(state, kind, path):
     """Return what a checkpoint's dict is exported as, the second word of a key of CLASSES. Raises DataError."""
     phases = phases_of(state)
-    if "fine_tuned" in state:
-        role = state["fine_tuned"]["family"]
-        if state["fine_tuned"]["settings"]["causal"]:
+    tuned = state.get("fine_tuned")
+    if tuned:
+        role = tuned["family"]
+        if tuned["settings"]["causal"]:
             raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
     elif kind == "llama":
         role = "decoder"
@@ -263,12 +259,11 @@ def role_of(state, kind, path):
     else:  # a Qwen 3 is either: the last phase decides
         causal = is_decoder(phases) if phases else state.get("is_causal", True)
         role = "decoder" if causal else "encoder"
-    has_norms = state["config"]["qk_norm"]  # of queries and keys
+    has_norms = state["config"]["qk_norm"]
     if f"{kind} {role}" not in CLASSES or has_norms != (kind == "qwen3"):
-        norms = "with" if has_norms else "without"
         raise DataError(
-            f"{path}: --as={kind} cannot express it ({role}, {norms} norms of queries and keys). There are "
-            f"{', '.join(CLASSES)}. Of these, qwen3 has such norms, the others have none"
+            f"{path}: --as={kind} cannot express it (a model for {role}, norms of queries and keys: {has_norms}). "
+            f"There are {', '.join(CLASSES)}. Of these, qwen3 has such norms, the others have none"
         )
     return role
 
@@ -289,23 +284,15 @@ def check_function(sample, theirs, path):
 
     So an edit that the format cannot express, such as another activation or pooling, does not leave as a folder that
     computes something else. sample: the tokens, (T,), and the output of our model. theirs: a function of the tokens.
-    Without transformers nothing is compared.
     """
-    try:
-        import transformers
-    except ImportError:
-        print(f"{path}: not compared with transformers, which is not installed: install it and export again")
-        return
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     tokens, ours = sample
     try:
         output = theirs(tokens)
         torch.testing.assert_close(ours, output, rtol=1e-3, atol=1e-3 * output.abs().max().item())
     except Exception as error:  # of many kinds
         raise DataError(
-            f"{path}: transformers {transformers.__version__} does not compute from it what this project does. Was "
-            f"model.py or eval/tasks/model.py edited, or is transformers too old (docs/hub.md)? {error}"
+            f"{path}: transformers does not compute from it what this project does. Was model.py or "
+            f"eval/tasks/model.py edited, or is transformers too old (docs/hub.md)? {error}"
         ) from error
 
 
@@ -313,21 +300,21 @@ def check_function(sample, theirs, path):
 # The contents of an exported folder
 
 
-def hub_weights(state, kind, role):
-    """Return {the hub's name: tensor} of a checkpoint."""
+def hub_weights(state, role, head_names):
+    """Return {the hub's name: tensor} of a checkpoint. head_names: see CLASSES."""
     weights = hub_views(state["model"])
-    if not all(x.isfinite().all() for x in weights.values()):
-        raise DataError("weights that are not finite: this model has diverged")
+    for name, x in weights.items():
+        if not x.isfinite().all():
+            raise DataError(f"{name} is not finite: this model has diverged")
     if role not in HEADS or state["config"]["tie_embeddings"]:
         weights.pop(HEAD, None)
-    for name in [*weights]:
-        if name.endswith("q_proj.bias"):  # the output has a bias there, too
-            weights[name.replace("q_proj", "o_proj")] = torch.zeros(state["config"]["d_model"])
+    if state["config"]["qkv_bias"]:  # the output has a bias there, too
+        for layer in range(state["config"]["n_layer"]):
+            weights[f"model.layers.{layer}.self_attn.o_proj.bias"] = torch.zeros(state["config"]["d_model"])
     if "fine_tuned" in state:
-        names = CLASSES[f"{kind} {role}"][2]
         for name, x in state["fine_tuned"]["head"].items():
             part, _, what = name.partition(".")
-            weights[f"{names[part]}.{what}"] = x  # "2.bias" becomes "classifier.bias"
+            weights[f"{head_names[part]}.{what}"] = x  # "2.bias" becomes "classifier.bias"
     return weights
 
 
@@ -337,32 +324,35 @@ def filled(template, facts):
     return json.loads(Template(TEMPLATES[template]).substitute(values))
 
 
-def hub_texts(state, title, kind, role, parameters):
-    """Return {file name: text} of all files but the weights."""
-    name, tag, _ = CLASSES[f"{kind} {role}"]
+def hub_texts(state, kind, role, class_name, **facts_of_card):
+    """Return {file name: text} of all files but the weights. facts_of_card: see `model_card`."""
     ours = vars(ModelConfig(**state["config"]))
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
     max_len, prompts = ours["seq_len"], {}
-    if "fine_tuned" in state:
-        max_len = min(max_len, state["fine_tuned"]["settings"]["max_len"])
-        prompts = state["fine_tuned"]["prompts"]
+    tuned = state.get("fine_tuned")
+    if tuned:
+        max_len = min(max_len, tuned["settings"]["max_len"])
+        prompts = tuned["prompts"]
     facts = tokenizer.state() | {theirs: ours[field] for field, theirs in FIELDS.items()}
-    facts |= {"architecture": name, "model_type": kind, "max_len": max_len, "prompts": prompts}
+    facts |= {"architecture": class_name, "model_type": kind, "max_len": max_len, "prompts": prompts}
     config = filled("config.json", facts) | filled("decoder" if role == "decoder" else kind, facts)
     if ours["rope_scaling"]:
         config["rope_scaling"] = dict(zip(TABLES["llama3"], ours["rope_scaling"]), rope_type="llama3")
     if role in ("sc", "tc", "qa"):
-        labels = ["outside", "answer"] if role == "qa" else state["fine_tuned"]["labels"]
+        labels = ["outside", "answer"] if role == "qa" else tuned["labels"]
         if not labels:  # a number for each text
             labels, config["problem_type"] = ["number"], "regression"
         config["id2label"] = dict(enumerate(labels))
-        config["label2id"] = {label: i for i, label in enumerate(labels)}
+        config["label2id"] = dict(zip(labels, range(len(labels))))
     files = {"config.json": config} | tokenizer_files(tokenizer, max_len, role)
     if role in ("fill-mask", "encoder", "ir"):
-        files |= {file: filled(file, facts) for file in SENTENCES}
-    texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
+        for file in SENTENCES:
+            files[file] = filled(file, facts)
+    texts = {}
+    for file, content in files.items():
+        texts[file] = json.dumps(content, ensure_ascii=False, indent=1)
     note = "check" if "is_causal" in config else ""
-    texts["README.md"] = model_card(state, note, title=title, tag=tag, max_len=max_len, parameters=parameters)
+    texts["README.md"] = model_card(state, note, max_len=max_len, **facts_of_card)
     return texts
 
 
@@ -377,7 +367,7 @@ def tokenizer_files(tokenizer, max_len, role):
     """
     special = tokenizer.special_tokens
     name_of = {i: name for name, i in special.items()}
-    eos, mask, pad = (name_of[i] for i in (tokenizer.eos_id, tokenizer.mask_id, tokenizer.pad_id))
+    eos, mask, pad = name_of[tokenizer.eos_id], name_of[tokenizer.mask_id], name_of[tokenizer.pad_id]
     facts = {"eos": eos, "eos_id": tokenizer.eos_id, "mask": mask, "pad": pad, "max_len": max_len}
     config, content = filled("tokenizer_config.json", facts), tokenizer.to_json()
     added = {token["content"]: token for token in content["added_tokens"]}
@@ -388,10 +378,9 @@ def tokenizer_files(tokenizer, max_len, role):
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
     if role == "tc" and tokenizer.word_prefix:
         # A normalizer, as ByteLevel(add_prefix_space=True) after Split would put a space before each piece.
-        normalizers = [{"type": "Prepend", "prepend": tokenizer.word_prefix}]
-        if content["normalizer"]:
-            normalizers.append(content["normalizer"])
-        content["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
+        prepend = {"type": "Prepend", "prepend": tokenizer.word_prefix}
+        normalizers = filter(None, (prepend, content["normalizer"]))
+        content["normalizer"] = {"type": "Sequence", "normalizers": [*normalizers]}
         config["add_prefix_space"] = True
     content["post_processor"] = filled("eos at the end", facts)
     if role == "decoder":

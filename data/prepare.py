@@ -73,19 +73,20 @@ def size_and_time(path):
 
 
 def cut_into_pieces(files, size):
-    """Return the pieces of about `size` bytes of text, each a list of ranges: (index of the file, start, end).
+    """Yield the pieces of about `size` bytes of text, each a list of ranges: (index of the file, start, end).
 
     files: {path: its size and time}. The pieces follow from them alone, so that several machines cut alike.
     """
-    pieces, filled = [[]], 0
+    piece, filled = [], 0
     for index, (path, (file_size, _)) in enumerate(files.items()):
         for start, end in itertools.pairwise(cut_places(path, size)):
-            pieces[-1].append((index, start, end))
+            piece.append((index, start, end))
             filled += min(end, file_size) - start
             if filled > size / 2:
-                pieces.append([])
-                filled = 0
-    return [piece for piece in pieces if piece]
+                yield piece
+                piece, filled = [], 0
+    if piece:
+        yield piece
 
 
 def part_of(text):
@@ -202,25 +203,27 @@ def prepare(source, out, tokenizer="embedded", **settings):
     for why, paths in left_out.items():
         print(f"left out: {len(paths)}, such as {paths[0]}: {why}")
 
-    files = {path: size_and_time(path) for path in found}
-    size = sum(file_size for file_size, _ in files.values())
-    pieces = cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, SMALLEST), LARGEST))
+    files, size = {}, 0
+    for path in found:
+        files[path] = size_and_time(path)
+        size += files[path][0]
+    pieces = list(cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, SMALLEST), LARGEST)))
     workers = cfg.workers or min(cores(), size // SMALLEST + 1)
     # What decides the content of a piece. Folders may have other names on other machines.
     inputs = [(os.path.relpath(path, found[0].parent), *status) for path, status in files.items()]
-    content = tokenizer.content.hex()
-    plan = digest([inputs, pieces, tokenizer.state(), content, cfg.val_fraction, cfg.text_field])[:16]
+    text_settings = cfg.val_fraction, cfg.text_field
+    plan = digest([inputs, pieces, tokenizer.state(), tokenizer.content.hex(), *text_settings])[:16]
     number, parts = part_of(cfg.part)
     mine = list(enumerate(pieces))[number - 1 :: parts]
     with unfinished_folder(out, plan, cfg.part) as folder:
         make = functools.partial(encode_piece, folder, files, tokenizer, cfg)
-        records, tokens, limit = [], 0, cfg.max_tokens / parts or math.inf
+        records, limit = [], cfg.max_tokens / parts or math.inf
         bar = progress(total=len(mine), unit="shards")
         with bar, contextlib.closing(make_pieces(make, mine, workers)) as made:
             for record in made:
-                if tokens + record["train"]["tokens"] > limit:
+                if record["train"]["tokens"] > limit:
                     break
-                tokens += record["train"]["tokens"]
+                limit -= record["train"]["tokens"]
                 records.append(record)
                 bar.update()
         if cfg.part:
@@ -228,7 +231,7 @@ def prepare(source, out, tokenizer="embedded", **settings):
         is_full = len(records) < len(pieces)
         if is_full:
             number, ranges = mine[len(records)]
-            cut = encoded_documents(files, tokenizer, cfg, ranges, limit - tokens)
+            cut = encoded_documents(files, tokenizer, cfg, ranges, limit)
             records.append(write_shards(folder, number, cut))  # its record no longer fits: after a kill it is made anew
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():

@@ -46,21 +46,16 @@ def load_meta(folder):
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """
     folder = Path(folder)
-    if not folder.exists():
-        raise DataError(f"{folder}: no such folder; prepare it: python -m data.prepare --source=... --out={folder}")
     if not (folder / "meta.json").is_file():
-        raise DataError(
-            f"{folder} is not a prepared folder (no meta.json). If it holds text, prepare it: "
-            f"python -m data.prepare --source={folder} --out=data/prepared/{folder.resolve().stem}"
-        )
+        what = " is not a prepared folder (no meta.json)" if folder.exists() else ": no such folder"
+        raise DataError(f"{folder}{what}; prepare it: python -m data.prepare --source=TEXTS --out=FOLDER")
     with refuse_malformed(
         f"{folder} is damaged, or was not prepared by this version: prepare the text again, into another folder "
         "(python -m data.prepare --source=... --out=...)"
     ):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         dtype = token_dtype(meta["tokenizer"]["vocab_size"])
-        same = dtype.name == meta["dtype"] and fingerprint(meta, tokenizer_bytes(folder)) == meta["fingerprint"]
-        if not same:
+        if dtype.name != meta["dtype"] or fingerprint(meta, tokenizer_bytes(folder)) != meta["fingerprint"]:
             raise ValueError("the tokenizer or meta.json has changed since it was written")
         for path, shard in shard_files(folder, meta):
             size = shard["tokens"] * dtype.itemsize
@@ -76,8 +71,11 @@ def token_dtype(vocab_size):
 
 def shard_files(folder, meta):
     """Return (path, its entry in meta) of each shard."""
-    shards = [shard for record in meta["splits"].values() for shard in record["shards"]]
-    return [(Path(folder, shard["file"]), shard) for shard in shards]
+    files = []
+    for split in meta["splits"].values():
+        for shard in split["shards"]:
+            files.append((Path(folder, shard["file"]), shard))
+    return files
 
 
 def changed_shard_in_background(data):
@@ -86,17 +84,22 @@ def changed_shard_in_background(data):
     It computes the checksum of each shard. The thread does not keep the process from ending.
     """
     future = concurrent.futures.Future()
-    shards = [shard for folder, meta in data.sources.items() for shard in shard_files(folder, meta)]
 
     def run():
-        changed = (path for path, shard in shards if sha256_of([path]) != shard["sha256"])
         try:
-            future.set_result(next(changed, None))
+            future.set_result(changed_shard(data))
         except BaseException as error:  # of any kind: the run waits for this future
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+def changed_shard(data):
+    for folder, meta in data.sources.items():
+        for path, shard in shard_files(folder, meta):
+            if sha256_of([path]) != shard["sha256"]:
+                return path
 
 
 def tokenizer_bytes(folder):
@@ -138,14 +141,14 @@ def draws_of(data):
 def load_data(data):
     """Return the Data of a setting `data`. Raises DataError if a folder cannot be used, or if the tokenizers differ."""
     draws = draws_of(data)
-    sources = {folder: load_meta(folder) for folder in draws}
-    first, *others = [(meta["tokenizer"] | {"name": ""}, tokenizer_bytes(folder)) for folder, meta in sources.items()]
-    if any(other != first for other in others):
+    sources, tokenizers, prints = {}, [], []
+    for folder in draws:
+        sources[folder] = meta = load_meta(folder)
+        tokenizers.append((meta["tokenizer"] | {"name": ""}, tokenizer_bytes(folder)))
+        prints.append(meta["fingerprint"])
+    if tokenizers != tokenizers[:1] * len(draws):
         raise DataError(f"data={data}: the folders were not all prepared with the same tokenizer")
-    prints = [meta["fingerprint"] for meta in sources.values()]
-    if len(prints) > 1:
-        prints = [digest([*draws.values(), *prints])]
-    return Data(sources, draws, prints[0])
+    return Data(sources, draws, digest([*draws.values(), *prints]) if len(draws) > 1 else prints[0])
 
 
 def load_tokenizer(data):

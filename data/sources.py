@@ -9,13 +9,11 @@ The first bytes of a file decide what it is, and its name only what they leave o
 reader and add it to READERS.
 """
 
-import bz2
 import codecs
 import gzip
 import io
 import itertools
 import json
-import lzma
 import os
 import re
 import sys
@@ -29,7 +27,6 @@ from errors import DataError
 EMBEDDED = Path(__file__).with_name("embedded") / "python-docs.jsonl.gz"  # the text that comes with the project
 PARQUET_ROWS = 16  # rows of a parquet file in memory at a time
 END = sys.maxsize  # of a range: the end of the file
-ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def read_text(path, field, start, end):
@@ -86,21 +83,14 @@ def read_lines(path, start, end):
             yield number, line.removesuffix(b"\n")
 
 
-COMPRESSED = {  # by the first bytes: the function that opens it
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-    (b"\x28\xb5\x2f\xfd", b"P*M\x18"): lambda path: optional_package("pyarrow").CompressedInputStream(path, "zstd"),
-}
-
-
 def open_lines(path):
     """Open a file as it is without its compression, whatever its name."""
     with open(path, "rb") as file:
-        head = file.read(8)
-    for magic, opener in COMPRESSED.items():
-        if head.startswith(magic):
-            return io.BufferedReader(opener(path))
+        head = file.read(4)
+    if head.startswith(b"\x1f\x8b"):
+        return io.BufferedReader(gzip.open(path))
+    if head in (b"\x28\xb5\x2f\xfd", b"P*M\x18"):
+        return io.BufferedReader(optional_package("pyarrow").CompressedInputStream(path, "zstd"))
     return open(path, "rb")
 
 
@@ -125,26 +115,10 @@ def read_parquet(path, field, start, end):
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
         groups = [group for group, place in enumerate(group_places(path)) if start <= place < end]
-        yield from read_rows(file.iter_batches(PARQUET_ROWS, groups, columns, use_threads=False))
-
-
-def read_arrow(path, field, start, end):
-    """Read what datasets.save_to_disk writes: each row holds one document."""
-    ipc = optional_package("pyarrow.ipc")
-
-    with open(path, "rb") as file:
-        yield from read_rows(ipc.open_stream(file))
-        file.seek(-len(ARROW_END), os.SEEK_END)
-        if file.read() != ARROW_END:  # not noticed by pyarrow
-            raise ValueError("its end is missing")
-
-
-def read_rows(batches):
-    number = 0
-    for batch in batches:
-        for record in batch.to_pylist():
-            number += 1
-            yield f"row {number}", record
+        number = 0
+        for batch in file.iter_batches(PARQUET_ROWS, groups, columns, use_threads=False):
+            for number, record in enumerate(batch.to_pylist(), number + 1):
+                yield f"row {number}", record
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -163,7 +137,7 @@ def cut_places(path, size):
         for before, place in itertools.pairwise(group_places(path)):
             if place // size > before // size:
                 places.append(place)
-    elif reader is not read_arrow:
+    else:
         with open_lines(path) as lines:
             if isinstance(lines.raw, io.FileIO):  # else it is compressed
                 while place := next_document(lines, places[-1] + size, 0 if reader is read_jsonl else 2):
@@ -205,11 +179,9 @@ READERS = {  # by what the name ends in, or by the first four bytes, which win
     ".json": read_jsonl,
     ".parquet": read_parquet,
     ".pq": read_parquet,
-    ".arrow": read_arrow,
     b"PAR1": read_parquet,
-    ARROW_END[:4]: read_arrow,
 }
-READABLE = ".txt, .md, .jsonl and .json lines with the text field, also compressed, .parquet, and .arrow"
+READABLE = ".txt, .md, .jsonl and .json lines with the text field, also .gz and .zst, and .parquet"
 # Files of a folder that are not data: hidden ones, those of tools such as Spark (_SUCCESS), and texts about the data.
 NO_DATA = (
     r"(?i)(^|/)([._~]|((readme|licen[cs]e)[^/]*|copying|notice|citation|changelog|contributing|code_of_conduct|authors|"
@@ -219,7 +191,7 @@ NO_DATA = (
 
 def format_of(path):
     """Return the extension of a name without that of a compression, such as .txt for a.txt.gz."""
-    return Path(re.sub(r"\.(gz|zst|xz|bz2)$", "", path.name.lower())).suffix
+    return Path(re.sub(r"\.(gz|zst)$", "", path.name.lower())).suffix
 
 
 def reader_of(path):
@@ -303,7 +275,7 @@ def read_file(file, text_field, start=0, end=END):
         if start > 0:
             for _ in read_file(file, text_field):  # it meets the fault again, and counts lines from the file's start
                 pass
-        fault = error
-        if not isinstance(error, DataError):
-            fault = f"after {place}: damaged or unreadable: {type(error).__name__}: {error}: get it again"
-        raise DataError(f"{file}, {fault}") from error
+        if isinstance(error, DataError):
+            raise DataError(f"{file}, {error}") from error
+        fault = f"{type(error).__name__}: {error}"
+        raise DataError(f"{file}, after {place}: damaged or unreadable: {fault}: get it again") from error

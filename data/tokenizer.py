@@ -59,14 +59,15 @@ class Tokenizer:
         self.special_tokens = special_tokens
         self.mask_id, self.pad_id, self.bos_id, self.eos_id = map(roles.get, ROLES)
         self.shown = {i: token for token, i in special_tokens.items()}
-        self.shown |= {roles[role]: token for role, token in zip(ROLES, USUAL)}  # padding that is eos is shown as [EOS]
+        for role, token in zip(ROLES, USUAL):
+            self.shown[roles[role]] = token  # padding that is eos is shown as [EOS]
         self.ordinary_ids = np.array(sorted({*ids} - {*self.shown}))
         self.vocab_size = vocab_size or (max([*ids, *self.shown]) // 128 + 1) * 128
 
     @staticmethod
     def from_state(state, content):
         """Return the tokenizer whose state() and content these are."""
-        kind = JsonTokenizer if state.get("kind") == "json" else RankTokenizer
+        kind = JsonTokenizer if "kind" in state else RankTokenizer
         return kind(content, **state)
 
     def state(self):
@@ -134,13 +135,13 @@ class RankTokenizer(Tokenizer):
     def encode_array(self, text):
         """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
         text = self.normalize(text)
-        parts, begin = [], 0
-        for end in range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK):
-            if text[end : end + BLANK_BLOCK].isspace():
-                parts.append(text[begin:end])
+        ids, begin = [], 0
+        for end in [*range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK), len(text)]:
+            block = text[end : end + BLANK_BLOCK]
+            if not block or block.isspace():
+                ids.append(self.encoding.encode_to_numpy(text[begin:end], disallowed_special=()))
                 begin = end
-        parts.append(text[begin:])
-        return np.concatenate([self.encoding.encode_to_numpy(part, disallowed_special=()) for part in parts])
+        return np.concatenate(ids)
 
     def encode_with_offsets(self, text):
         """Return the ids and, for each, (start, end) in characters of normalize(text).
@@ -160,8 +161,10 @@ class RankTokenizer(Tokenizer):
         Special tokens appear by name ([MASK], [PAD], [BOS], [EOS], or their own), ids without a token as [UNUSED],
         invalid UTF-8 as U+FFFD.
         """
-        tokens = [self.tokens.get(i) or self.shown.get(i, "[UNUSED]").encode() for i in map(int, ids)]
-        return b"".join(tokens).decode("utf-8", "replace")
+        text = bytearray()
+        for i in map(int, ids):
+            text += self.tokens.get(i) or self.shown.get(i, "[UNUSED]").encode()
+        return text.decode("utf-8", "replace")
 
     def to_json(self):
         """Return the content of a tokenizer.json with the same ids. Raises DataError.
@@ -169,8 +172,9 @@ class RankTokenizer(Tokenizer):
         Its merges are all pairs of tokens that make a token, by rank. tiktoken merges the adjacent pair that makes
         the token of the lowest rank, so both take the same steps. Whole pieces are looked up first, as in tiktoken.
         """
-        vocab = {"".join(BYTE_CHARACTERS[byte] for byte in token): i for token, i in self.ranks.items()}
-        merges = []
+        vocab, merges = {}, []
+        for token, rank in self.ranks.items():
+            vocab["".join(BYTE_CHARACTERS[byte] for byte in token)] = rank
         for token in sorted(vocab, key=vocab.get):
             for i in range(1, len(token)):
                 left, right = token[:i], token[i:]

@@ -21,7 +21,7 @@ LLAMA3_ROLES = "[MASK]", "<|end_of_text|>", "<|begin_of_text|>", "<|end_of_text|
 
 
 def read_tokenizer(spec):
-    """Return a Tokenizer: "embedded", a tiktoken encoding by name, a rank file, a tokenizer.json or the folder with it.
+    """Return a Tokenizer: "embedded", a tiktoken encoding by name, a rank file, or a folder with a tokenizer.json.
 
     Raises DataError.
     """
@@ -30,7 +30,7 @@ def read_tokenizer(spec):
     with refuse_malformed(f"tokenizer {spec!r} cannot be read"):
         if spec in tiktoken.list_encoding_names():
             return read_encoding(spec)
-        if path.is_dir() or (path.is_file() and path.read_bytes().lstrip().startswith(b"{")):
+        if path.is_dir():
             return read_hub(path)
         return read_ranks(path)
 
@@ -38,22 +38,20 @@ def read_tokenizer(spec):
 def read_ranks(path):
     """Read a rank file. Raises DataError."""
     if not path.is_file():
-        known = ", ".join(tiktoken.list_encoding_names())
         raise DataError(
-            f"tokenizer {str(path)!r}: no such file or folder, and not one of embedded, {known}; of a model of the "
-            f"hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
+            f"tokenizer '{path}': no such file or folder, and not embedded or an encoding of tiktoken, such as gpt2; "
+            f"of a model of the hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
-    with refuse_malformed(
-        f"{path} is {what_is(path, 'neither a tokenizer.json nor lines with the base64 of a token and its rank')}"
-    ):
+    lines = "not lines with the base64 of a token and its rank (of a tokenizer.json, give the folder)"
+    with refuse_malformed(f"{path} is {what_is(path, lines)}"):
         ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
     size = len(ranks)
-    if {*ranks.values()} != {*range(size)} or not all(bytes([byte]) in ranks for byte in range(256)):
+    if {*ranks.values()} != {*range(size)} or not {bytes([byte]) for byte in range(256)} <= ranks.keys():
         raise DataError(f"{path}: each rank from 0 to {size - 1} must come once, and each of the 256 bytes be a token")
     name, names, roles, vocab_size = path.stem, USUAL, USUAL, None
     if size == LLAMA3_RANKS:
         name, names, roles, vocab_size = "llama3", LLAMA3_SPECIAL, LLAMA3_ROLES, size + 256
-    special = {token: size + i for i, token in enumerate(names)}
+    special = dict(zip(names, range(size, size + len(names))))
     ids = role_ids(special, roles)
     return RankTokenizer(rank_file(ranks), PATTERN, name=name, special_tokens=special, vocab_size=vocab_size, **ids)
 
@@ -65,22 +63,17 @@ def role_ids(ids, names):
 
 def read_encoding(name):
     """Read a published encoding: its special tokens stay, eos is <|endoftext|>, new ids follow the largest."""
-    try:
-        encoding = tiktoken.get_encoding(name)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"tokenizer {name!r}: its ranks cannot be downloaded; offline, give --tokenizer=embedded, which comes with "
-            "the project, or a rank file, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them"
-        ) from error
-    new = USUAL[:3]
-    special = encoding._special_tokens | {token: encoding.n_vocab + i for i, token in enumerate(new)}
-    ids = role_ids(special, (*new, "<|endoftext|>"))
+    encoding = tiktoken.get_encoding(name)  # downloaded once
+    special = dict(encoding._special_tokens)
+    for i, token in enumerate(USUAL[:3]):
+        special[token] = encoding.n_vocab + i
+    ids = role_ids(special, (*USUAL[:3], "<|endoftext|>"))
     content = rank_file(encoding._mergeable_ranks)
     return RankTokenizer(content, encoding._pat_str, name=name, special_tokens=special, **ids)
 
 
-def read_hub(path):
-    """Read a folder with a tokenizer.json, or such a file. Raises DataError.
+def read_hub(folder):
+    """Read a folder with a tokenizer.json. Raises DataError.
 
     tokenizer_config.json and special_tokens_map.json beside it name the special tokens, or else config.json and
     generation_config.json. A token that these or added_tokens.json add must be in the file. Where none names a token:
@@ -94,22 +87,27 @@ def read_hub(path):
     Added tokens that are not special are words: text makes them.
     vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
     """
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = folder / "tokenizer.json"
     if what := what_is(file, ""):
-        how = "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one of the older files"
-        raise DataError(f"{file} is {what}; {how}")
+        raise DataError(
+            f"{file} is {what}; transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one "
+            "of the older files"
+        )
     content = file.read_bytes()
     engine = json_engine(content, file)
     ids = engine.get_vocab()  # {name: id}
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
-    files = "generation_config", "config", "special_tokens_map", "tokenizer_config", "added_tokens"
-    generation, config, older, newer, oldest = (read_json(file.with_name(f"{name}.json")) for name in files)
+    config = read_json(folder / "config.json")
     rows = config.get("vocab_size") or 0
-    more = {token["content"] for token in newer.get("added_tokens_decoder", {}).values()} | oldest.keys()
+    older, newer = read_json(folder / "special_tokens_map.json"), read_json(folder / "tokenizer_config.json")
+    more = {*read_json(folder / "added_tokens.json")}
+    for token in newer.get("added_tokens_decoder", {}).values():
+        more.add(token["content"])
     if more := more - ids.keys():
         raise DataError(f"{file}: the files beside it add tokens that it does not have: {', '.join(sorted(more))}")
     # As in transformers: the older file comes first, where the newer one does not list the added tokens.
-    config = generation | config | (older | newer if "added_tokens_decoder" in newer else newer | older)
+    names = older | newer if "added_tokens_decoder" in newer else newer | older
+    config = read_json(folder / "generation_config.json") | config | names
 
     def find(kind, *usual):
         """Return the name of the mask, pad, bos, eos, sep or cls token: what the configs name, or a usual name."""
@@ -119,10 +117,10 @@ def read_hub(path):
         # The id of an ordinary token would be the default of a class, which means nothing here.
         by_id = [added[i].content for i in np.ravel(config.get(f"{kind}_token_id")) if i in added]
         if token and token not in ids and not by_id:
-            raise DataError(
-                f"{file}: the config beside it names {kind}_token {token!r}, which is no token of this file"
-            )
-        return next((name for name in (token, *by_id, *usual) if name in ids), None)
+            raise DataError(f"{file} has no token {token!r}, which the config beside it names as {kind}_token")
+        for name in (token, *by_id, *usual):
+            if name in ids:
+                return name
 
     reserved = [token.content for token in added.values() if "reserved" in token.content]
     mask = find("mask", "[MASK]", "<mask>", *reserved) or "[MASK]"
@@ -135,7 +133,7 @@ def read_hub(path):
         special[name] = ids.setdefault(name, max(ids.values()) + 1)
     return JsonTokenizer(
         content,
-        name=file.resolve().parent.name,
+        name=folder.resolve().name,
         special_tokens=special,
         vocab_size=rows if rows > max(ids.values()) else None,
         **role_ids(special, (mask, pad, bos, eos)),

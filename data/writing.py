@@ -14,7 +14,6 @@ and a kill needs no care. Another OUT.partial is left alone. An OUT that exists 
 import contextlib
 import json
 import shutil
-import sys
 
 import numpy as np
 
@@ -34,11 +33,12 @@ def unfinished_folder(out, plan, part=""):
     something else.
     """
     partial = out.with_name(f"{out.name}.partial")
-    if others := [path.name for path in partial.glob("*") if path.name not in (plan, LOCK)]:
-        raise DataError(
-            f"{partial} holds {others[0]}, which no preparation of these files, as they are now, with these settings "
-            "has made: give the files and settings of then, choose another --out, or remove what you do not need"
-        )
+    for path in partial.glob("*"):
+        if path.name not in (plan, LOCK):
+            raise DataError(
+                f"{path} was made by no preparation of these files, as they are now, with these settings: give the "
+                "files and settings of then, choose another --out, or remove what you do not need"
+            )
     with lock_folder(partial, LOCK, shared=bool(part)):
         folder = partial / plan
         try:
@@ -47,11 +47,7 @@ def unfinished_folder(out, plan, part=""):
             yield folder
         finally:
             if part or any(folder.glob("*.json")):
-                print(
-                    f"{partial} keeps what is done: the same command goes on from there, and without --part it "
-                    "completes the folder",
-                    file=sys.stderr,
-                )
+                print(f"{partial} keeps what is done: the same command, without --part, completes the folder")
             else:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.rmtree(partial, ignore_errors=True)  # the lock last
@@ -114,10 +110,11 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     """
     shards = folder / "shards"
     dtype = token_dtype(tokenizer.vocab_size)
-    train, val = (any(record[split]["tokens"] for record in records) for split in SPLITS)
-    if (train and not val) or (val and not train and not is_full):
+    train = any(record["train"]["tokens"] for record in records)
+    val = any(record["val"]["tokens"] for record in records)
+    if train != val and (train or not is_full):
         records = [cut_tail(folder, records, dtype, cfg.val_fraction)]
-    splits = {}
+    splits, needed = {}, set()
     for name in SPLITS:
         parts = [record[name] for record in records if record[name]["tokens"]]
         if not parts:
@@ -125,16 +122,15 @@ def join(out, folder, records, tokenizer, cfg, is_full):
             raise DataError(f"no text is left for the {name} split: give more text, or a larger max_tokens")
         splits[name] = {key: sum(part[key] for part in parts) for key in ("documents", "tokens", "bytes")}
         splits[name]["shards"] = parts
-        splits[name]["sha256"] = sha256_of(shards / part["file"] for part in parts)
-    needed = {shard["file"] for split in splits.values() for shard in split["shards"]}
-    for path in shards.iterdir():
-        if path.name not in needed:  # of a killed process, or of a piece after max_tokens
-            path.unlink()
+        files = [shards / part["file"] for part in parts]
+        splits[name]["sha256"] = sha256_of(files)
+        needed.update(files)
+    for path in {*shards.iterdir()} - needed:  # of a killed process, or of a piece after max_tokens
+        path.unlink()
 
-    content = tokenizer.content
     meta = {"tokenizer": tokenizer.state(), "dtype": dtype.name, "splits": splits, "source": cfg.source}
-    meta["fingerprint"] = fingerprint(meta, content)
-    write_whole(shards / tokenizer.file_name, lambda file: file.write(content))
+    meta["fingerprint"] = fingerprint(meta, tokenizer.content)
+    write_whole(shards / tokenizer.file_name, lambda file: file.write(tokenizer.content))
     write_json(shards / "meta.json", meta)
     refuse_existing(out)  # again: the preparation may have taken days
     shards.rename(out)
@@ -148,13 +144,17 @@ def cut_tail(folder, records, dtype, val_fraction):
 
     Returns the record of the only piece that is left. The whole text is in memory.
     """
-    parts = [part for record in records for part in record.values() if part["tokens"]]
-    tokens = np.concatenate([np.fromfile(folder / "shards" / part["file"], dtype) for part in parts])
-    size = sum(part["bytes"] for part in parts)
+    streams, size, documents = [], 0, 0
+    for record in records:
+        for part in record.values():
+            streams.append(np.fromfile(folder / "shards" / part["file"], dtype))
+            size += part["bytes"]
+            documents += part["documents"]
+    tokens = np.concatenate(streams)
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
     val_size = size * n // len(tokens)
     head = np.append(tokens[:-n], tokens[-1:])  # it gets an eos too
     record = write_shards(folder, 0, [("train", head, size - val_size), ("val", tokens[-n:], val_size)])
-    record["train"]["documents"] = sum(part["documents"] for part in parts)
+    record["train"]["documents"] = documents
     return record

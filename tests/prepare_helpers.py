@@ -19,18 +19,16 @@ def many_documents(count):
 
 
 def write_texts(path, texts):
-    """Write a file of records with these texts: .parquet, .arrow, or JSON lines, perhaps .gz or .zst."""
+    """Write a file of records with these texts: .parquet, or JSON lines, perhaps .gz or .zst."""
     records = [{"id": i, "text": text} for i, text in enumerate(texts)]
-    if path.suffix not in (".parquet", ".arrow"):
-        path.write_bytes(compress(path, "".join(json.dumps(record) + "\n" for record in records).encode()))
-        return path
-    pyarrow = pytest.importorskip("pyarrow")
-    table, rows = pyarrow.Table.from_pylist(records), max(3, len(records) // 2)
+    lines = "".join(json.dumps(record) + "\n" for record in records).encode()
     if path.suffix == ".parquet":
-        pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=rows)
+        table = pytest.importorskip("pyarrow").Table.from_pylist(records)
+        pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=max(3, len(records) // 2))
+    elif path.suffix == ".zst":
+        path.write_bytes(pytest.importorskip("pyarrow").compress(lines, "zstd", asbytes=True))
     else:
-        with pyarrow.ipc.new_stream(path, table.schema) as file:
-            file.write_table(table, max_chunksize=rows)
+        path.write_bytes(gzip.compress(lines, 1) if path.suffix == ".gz" else lines)
     return path
 
 
@@ -38,13 +36,6 @@ def read_documents(source, field):
     """Yield the documents of a source as strings."""
     for file in find_files(source, field)[0]:
         yield from read_file(file, field)
-
-
-def compress(path, content):
-    """Compress bytes as the name of a file says."""
-    if path.suffix == ".zst":
-        return pytest.importorskip("pyarrow").compress(content, "zstd", asbytes=True)
-    return gzip.compress(content, 1) if path.suffix == ".gz" else content
 
 
 def tokens(folder, split):

@@ -12,7 +12,6 @@ from errors import DataError
 
 
 def test_a_pipe_is_written_directly(tmp_path):
-    """As root, a rename would replace a device."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     write_whole(tmp_path / "pipe", lambda file: file.write(b"text"))

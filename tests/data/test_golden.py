@@ -4,6 +4,7 @@ Every published number depends on the batches. A change of these values changes 
 """
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -13,20 +14,18 @@ from data.objective import CLM, MLM
 from data.prepare import prepare
 from data.tokenizer_files import read_tokenizer
 from data.validation import HiddenTokens, NextToken
-from helpers import metrics, succeed
+from helpers import ROOT, metrics, succeed
 
-BATCHES = {  # the objectives that make them, and checksums with window_split none, random and document
-    "CLM": ((CLM(), NextToken()), "a5280259a1e850be", "7d049e8b738500ae", "6a4d91479b5c3e1b"),
-    "MLM": ((MLM(0.4), HiddenTokens()), "b2fb65fe2727f320", "8da0b6c4a9f2cccc", "6437b63b4c1690b4"),
-    "80/10/10": ((MLM(0.15, proportions=(0.8, 0.1, 0.1)),), "07ac7b1a84bba03a", "2e08d3f7a7127c87", "c4fcb20964396f1b"),
-    "MNTP": ((MLM(0.2, "before"),), "6b7471d6f3e0db85", "f2ea2658c20b6b39", "486bcb71b516fa84"),
-    "MNTP4": ((MLM(0.4, "before"), HiddenTokens("before")), "77ad1059c1df54fb", "f0b90caebe4e2700", "9d334c462d60cb0b"),
+# Checksums of batches for each window_split, and both validation losses at the start, 20 training losses, some of them
+# with validation losses.
+GOLDEN = json.loads((ROOT / "tests/data/golden.json").read_text())
+OBJECTIVES = {  # validation has those that come with the project
+    "CLM": (CLM(), NextToken()),
+    "MLM": (MLM(0.4), HiddenTokens()),
+    "80/10/10": (MLM(0.15, proportions=(0.8, 0.1, 0.1)),),
+    "MNTP": (MLM(0.2, "before"),),
+    "MNTP4": (MLM(0.4, "before"), HiddenTokens("before")),
 }
-LOSSES = [  # both validation losses at the start, 20 training losses, some of them with validation losses
-    8.35952, 8.32877, 8.32966, 8.31896, 8.23595, 8.06605, 7.91204, 7.63731, 7.51963, 7.33813, 7.50790, 7.52189,
-    7.26438, 7.22964, 7.24372, 7.23833, 7.06195, 7.20655, 7.36664, 7.35609, 7.15012, 6.95497, 6.98714, 7.07889,
-    7.40301, 7.42932,
-]  # fmt: skip
 
 
 class Stream:
@@ -44,12 +43,10 @@ class Stream:
         return self.tokens[index[:, None] * T + np.arange(T)]
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_batches(name):
-    """Validation has the objectives as they come with the project."""
+@pytest.mark.parametrize("name, objectives", OBJECTIVES.items())
+def test_batches(name, objectives):
     tokenizer = read_tokenizer("embedded")
-    objectives, *checksums = BATCHES[name]
-    for split, expected in zip(("none", "random", "document"), checksums):
+    for split, expected in GOLDEN["batches"][name].items():
         for objective in objectives:
             checksum = hashlib.sha256()
             for draws in [1000], [700, 300]:
@@ -69,5 +66,5 @@ def test_the_log_of_a_short_run(run, tmp_path):
     succeed([run([*args.split(), f"--out_dir={tmp_path / 'run'}"], OMP_NUM_THREADS="1")])
     lines = metrics(tmp_path / "run")
     losses = [line[key] for line in lines for key in ("loss", "val_clm_loss", "val_mlm_loss") if key in line]
-    assert losses == pytest.approx(LOSSES, abs=1e-4)
+    assert losses == pytest.approx(GOLDEN["losses"], abs=1e-4)
     assert [line["phase"] for line in lines] == ["clm"] * 9 + ["mlm"] * 12

@@ -17,6 +17,7 @@ import torch
 
 import checkpoint
 import model as model_py
+from data.hub import write_folder
 from data.objective import CLM, MLM
 from data.prepare import prepare
 from errors import DataError
@@ -27,7 +28,7 @@ from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
-from helpers import ROOT, TINY, WORDS, assert_same_end, copy_up_to, record
+from helpers import ROOT, TINY, WORDS, record
 from hub_helpers import random_weights
 from model import ModelConfig, PretrainingLoss, Transformer
 from study_helpers import state_of
@@ -62,13 +63,8 @@ def random_state(shape=SIZES, seed=0, settings=SETTINGS, phases=("clm", "mlm")):
 
 
 def export(state, folder, kind):
-    """Export a checkpoint's dict. Its file is gone afterwards."""
-    path = folder.with_name("ckpt-650.pt")
-    checkpoint.save(path, state)
-    try:
-        checkpoint.export(path, folder, kind)
-    finally:
-        path.unlink()
+    """Export a checkpoint's dict; return the folder."""
+    write_folder(state, checkpoint.model_from(state), "ckpt-650.pt", folder, kind)
     return folder
 
 
@@ -90,19 +86,14 @@ def configure(folder, changes):
     (folder / "config.json").write_text(json.dumps(facts))
 
 
-@pytest.fixture
-def hub_folder(exported, tmp_path):
-    """hub_folder(class, its config) -> a folder with a tiny model of transformers and a tokenizer."""
-
-    def write(name, own):
-        cls, folder = getattr(transformers, name), tmp_path / "in"
-        theirs = random_weights(cls(cls.config_class(**SHAPE | own)))
-        theirs.to(torch.bfloat16).save_pretrained(folder)
-        for file in "tokenizer.json", "tokenizer_config.json":
-            shutil.copy(exported["eurobert"] / file, folder)
-        return folder
-
-    return write
+def hub_folder(folder, exported, name, own):
+    """Return a folder with a tiny model of a class of transformers, whose config has `own`, and a tokenizer."""
+    cls = getattr(transformers, name)
+    theirs = random_weights(cls(cls.config_class(**SHAPE | own)))
+    theirs.to(torch.bfloat16).save_pretrained(folder)
+    for file in "tokenizer.json", "tokenizer_config.json":
+        shutil.copy(exported["eurobert"] / file, folder)
+    return folder
 
 
 @torch.no_grad()
@@ -144,11 +135,6 @@ def repack(folder, pack):
     file.write_bytes(pack(file.read_bytes()))
 
 
-def move(folder, name, **changes):
-    (folder / "model.safetensors").rename(folder / name)
-    configure(folder, changes)
-
-
 def shard(folder, index=True, single=False):
     """Write two files and an index, and a file of an older set. Return the first of the two."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -166,7 +152,6 @@ def shard(folder, index=True, single=False):
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 DOWN, BIAS = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.bias"
-INV_FREQ = "model.layers.1.self_attn.rotary_emb.inv_freq"
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500000.0)
 LLAMA3 |= dict(original_max_position_embeddings=32)
 ROPE, TIED = dict(rope_type="default", rope_theta=5e5), dict(tie_word_embeddings=True)
@@ -178,14 +163,14 @@ FILES = [  # what the config of a Llama has of its own, what is done to the fold
     (TIED, lambda f: rewrite(f, lambda w: {HEAD: w[EMBEDDING]}), ""),
     (TIED, lambda f: rewrite(f, lambda w: {HEAD: w[EMBEDDING].half(), EMBEDDING: w[EMBEDDING].half().float()}), ""),
     (TIED, lambda f: rewrite(f, prefix_gone), ""),
-    ({}, lambda f: rewrite(f, lambda w: {INV_FREQ: torch.zeros(4), BIAS: torch.zeros(32)}), ""),  # of old files
+    ({}, lambda f: rewrite(f, lambda w: {BIAS: torch.zeros(32)}), ""),
     ({}, lambda f: rewrite(f, scaled, "model.fp16.safetensors"), ""),
     ({}, lambda f: rewrite(f, scaled, "adapter_model.safetensors"), ""),
     ({}, shard, ""),
     ({}, lambda f: (shard(f, single=True), rewrite(f, scaled)), ""),
     (TIED, lambda f: rewrite(f, lambda w: {HEAD: w[EMBEDDING] + 1}), "lm_head.weight is another weight: set it to"),
     ({}, lambda f: rewrite(f, lambda w: {EMBEDDING: None}), r"tokens.weight: nothing, expected \(4096, 32\)"),
-    ({}, lambda f: rewrite(f, lambda w: {NORM: None, DOWN: torch.zeros(3), "score": w[HEAD], INV_FREQ: w[HEAD]}),
+    ({}, lambda f: rewrite(f, lambda w: {NORM: None, DOWN: torch.zeros(3), "score": w[HEAD]}),
      r": .*.0.mlp.down_proj.weight: \(3,\), expected \(32, 48\); model.norm.weight: nothing, expected \(32,\); "
      r"score: \(4096, 32\), expected nothing$"),
     ({}, lambda f: shard(f, index=False), "model.safetensors is missing or empty: get the file again"),
@@ -193,21 +178,16 @@ FILES = [  # what the config of a Llama has of its own, what is done to the fold
     ({}, lambda f: shard(f).write_bytes(LFS), "model-00001-of-.* is the pointer of a file in Git LFS.*git lfs pull"),
     ({}, lambda f: (f / "adapter_config.json").write_text("{}"), "has an adapter, .*: merge both"),
     ({}, lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing or .*save_pretrained"),
-    ({}, lambda f: move(f, "model.fp16.safetensors"), "model.safetensors is missing or .* if its path is given"),
-    ({}, lambda f: move(f, "x", transformers_weights="x"), "transformers_weights='x': must be None"),
-    ({}, lambda f: repack(f, lambda data: LFS), "model.safetensors is the pointer of a file in Git LFS: get the file"),
+    ({}, lambda f: (f / "model.safetensors").rename(f / "model.fp16.safetensors"), "missing or .* rename a file of"),
     ({}, lambda f: repack(f, lambda data: b""), "model.safetensors is missing or empty"),
-    ({}, lambda f: repack(f, lambda data: b"GGUF\x03\0\0\0"), "model.safetensors is a GGUF file"),
-    ({}, lambda f: repack(f, lambda data: b"\x80\x02}q\x00."), "model.safetensors is a pickle"),
     ({}, lambda f: repack(f, lambda data: data[:-9]), "model.safetensors is damaged or not a safetensors"),
-    ({}, lambda f: repack(f, gzip.compress), "model.safetensors is compressed .gzip or zstd.: unpack it"),
-    ({}, lambda f: repack(f, lambda data: b"PK\x03\x04" + data), "is an archive, as documents and files of torch"),
+    ({}, lambda f: repack(f, gzip.compress), "model.safetensors is compressed .*: unpack it"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, own, change, message", [*CONFIGS, *(("Llama", *row) for row in FILES)])
-def test_a_folder_computes_what_it_does_in_transformers_or_is_refused(hub_folder, name, own, change, message):
-    folder = hub_folder(f"{name}For{'MaskedLM' if name == 'EuroBert' else 'CausalLM'}", own)
+def test_a_folder_computes_what_it_does_in_transformers_or_is_refused(exported, tmp_path, name, own, change, message):
+    folder = hub_folder(tmp_path / "in", exported, f"{name}For{'MaskedLM' if name == 'EuroBert' else 'CausalLM'}", own)
     configure(folder, change) if isinstance(change, dict) else change(folder)
     if not message:
         load_and_compare(folder)
@@ -225,9 +205,9 @@ def test_a_folder_computes_what_it_does_in_transformers_or_is_refused(hub_folder
     ("EuroBertForMaskedLM", dict(vocab_size=4096 + 3)),
     ("EuroBertModel", {}),
 ])  # fmt: skip
-def test_in_trained_and_out_again(hub_folder, tmp_path, name, own):
+def test_in_trained_and_out_again(exported, tmp_path, name, own):
     """A model comes in, is trained for a step, and goes out as a decoder and, but for a Qwen 3, as an encoder."""
-    model = load_and_compare(hub_folder(name, own))
+    model = load_and_compare(hub_folder(tmp_path / "in", exported, name, own))
     assert name != "EuroBertModel" or not model.head.weight.any()
     before = deepcopy(model.state_dict())
     batch = dict(tokens=TOKENS, positions=torch.arange(120), targets=TOKENS.flatten())
@@ -258,7 +238,6 @@ def test_the_models_of_the_study(exported, tmp_path):
 
 def test_new_tokens_begin_as_the_mean(exported, tmp_path):
     """A vocabulary smaller than the tokenizer's grows; no old logit changes. A sliding window limits seq_len."""
-
     old, reports = checkpoint.load(exported["llama"])["model"], []
     folder = shutil.copytree(exported["llama"], tmp_path / "small")
     configure(folder, dict(vocab_size=4000, model_type="mistral", sliding_window=40))
@@ -269,18 +248,6 @@ def test_new_tokens_begin_as_the_mean(exported, tmp_path):
         rows = old[name][:4000]
         assert_equal(grown["model"][name], torch.cat((rows, rows.mean(0).expand(96, -1))))
     assert "96 new tokens begin as the mean of the 4000 old ones" in reports[0]
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights", "model.fp16.safetensors"])
-def test_a_file_is_known_by_its_content(exported, tmp_path, name):
-    """A path of a safetensors file is a model, with the config.json and the tokenizer beside it."""
-    expected, folder = checkpoint.load(exported["llama"]), shutil.copytree(exported["llama"], tmp_path / "in")
-    move(folder, name)
-    assert_equal(checkpoint.load(folder / name)["model"], expected["model"])
-    assert checkpoint.shape(folder / name) == expected["config"]
-    (folder / name).write_bytes(LFS)
-    with pytest.raises(DataError, match=f"{name} is the pointer of a file in Git LFS: get the file"):
-        checkpoint.load(folder / name)
 
 
 def test_a_name_on_the_hub_is_downloaded(exported, monkeypatch, tmp_path):
@@ -303,24 +270,19 @@ def test_a_name_on_the_hub_is_downloaded(exported, monkeypatch, tmp_path):
 
 
 def test_train_from_a_folder(run, tmp_path):
-    """The preset with the origin's shape, weights and budget: a Qwen 3, trained, resumed and exported."""
+    """The preset with the origin's shape, weights and budget: a Qwen 3, trained and exported."""
     folder = export(random_state(QWEN3, phases=["clm"]), tmp_path / "tiny", "qwen3")
     (tmp_path / "text.txt").write_text("\n\n\n".join(f"{i} {' '.join(WORDS[i % 9 :])}." for i in range(400)))
     prepare(tmp_path / "text.txt", tmp_path / "data", folder, val_fraction=0.1)
-    args = [str(ROOT / "config/continue.py"), *(arg for arg in TINY if not arg.startswith(("--n_", "--d_")))]
-    args += ["--compile=False", "--switch_step=0", "--lr=1e-9", "--max_steps=4", "--warmup_steps=1", "--decay_steps=1"]
-    args += ["--checkpoint_interval=2", f"--data={tmp_path / 'data'}"]
-    args += [f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"]
-    code, text = run(args)
+    args = [ROOT / "config/continue.py", *(arg for arg in TINY if not arg.startswith(("--n_", "--d_")))]
+    args += "--compile=False --switch_step=0 --lr=1e-9 --max_steps=4 --warmup_steps=1 --decay_steps=1".split()
+    paths = [f"--data={tmp_path / 'data'}", f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}"]
+    code, text = run([*args, *paths])
     assert code == 0, text
     first = checkpoint.load(tmp_path / "out")
     assert first["config"] == vars(ModelConfig(**QWEN3)) | dict(seq_len=32)
     assert checkpoint.tokenizer_of(first).content == (folder / "tokenizer.json").read_bytes()
-    for name, p in checkpoint.load_model(folder).state_dict().items():
-        torch.testing.assert_close(first["model"][name], p, atol=1e-6, rtol=1e-6)
-    again = copy_up_to(2, tmp_path / "out", tmp_path / "again")
-    assert run([*args, f"--out_dir={again}", "--resume=True"])[0] == 0
-    assert_same_end(tmp_path / "out", again, 4)
+    assert_close(first["model"], dict(checkpoint.load_model(folder).state_dict()), atol=1e-6)
     checkpoint.export(tmp_path / "out", tmp_path / "exported", "qwen3")
     head = {"head.weight": first["model"]["head.weight"]}  # the folder has none
     assert_equal(checkpoint.load(tmp_path / "exported")["model"] | head, first["model"])
@@ -420,7 +382,7 @@ def test_a_classifier_goes_out(tuned, labels, form):
         (logits,) = predict(task.items(Text(text, labels[0] if labels else 0.0), None))
         scores = torch.from_numpy(logits).softmax(-1).tolist() if labels else [float(logits[0])]
         there = {answer["label"]: answer["score"] for answer in found["model"](text, top_k=None, truncation=True)}
-        assert there == pytest.approx(dict(zip(labels or ["number"], scores)), abs=1e-4)
+        assert there == pytest.approx(dict(zip(labels or ["number"], scores)), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["eurobert", "qwen3"])
@@ -437,7 +399,7 @@ def test_a_tagger_goes_out(tuned, kind):
     batch = tokenizer(texts, is_split_into_words=True, truncation=True, padding=True, return_tensors="pt")
     model, ours = transformers.AutoModelForTokenClassification.from_pretrained(folder), predict(items)
     for logits, there in zip(ours, model(**batch).logits, strict=True):  # rows are padded at their ends
-        assert_close(there[: len(logits)], torch.from_numpy(logits))
+        assert_close(there[: len(logits)], torch.from_numpy(logits), atol=1e-5)
     there = [token["entity"] for token in found["model"](" ".join(WORDS_TO_TAG), ignore_labels=[])]
     assert there == [LABELS[i] for i in ours[0][:-1].argmax(-1)]
 
@@ -503,9 +465,9 @@ def test_training_an_exported_encoder_by_the_code_of_the_docs(demo):
     batch = ["how to sort", "open it"], ["Return a list.", "The file is here."], ["Sort of.", "Closed."]
     exec(code, {"batches": [batch] * 20})
     model = library.SentenceTransformer("exported/demo-retriever", truncate_dim=16, device="cpu")
-    queries, *others = (model.encode(texts) for texts in batch)
-    closer = [model.similarity_pairwise(queries, texts) for texts in others]
-    assert (closer[0] - closer[1] > 0.2).all()
+    queries, documents, negatives = map(model.encode, batch)
+    lead = model.similarity_pairwise(queries, documents) - model.similarity_pairwise(queries, negatives)
+    assert (lead > 0.2).all()
 
 
 def test_onnx_by_the_code_of_the_docs(demo):
@@ -527,15 +489,14 @@ def test_mteb_by_the_script_of_the_docs(demo, monkeypatch, capsys):
     from datasets import Dataset, DatasetDict
     from mteb.abstasks.sts import AbsTaskSTS
 
-    rng = random.Random(0)
-    first, second = ([" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(30)] for _ in range(2))
-    scores = [rng.random() for _ in first]
+    rng, texts = random.Random(0), [f"{word} {other}" for word in WORDS for other in WORDS]
 
     class StandIn(AbsTaskSTS):
         metadata = mteb.get_task("STSBenchmark").metadata.model_copy(update={"name": "StandIn"})
 
         def load_data(self, **options):
-            rows = Dataset.from_dict({"sentence1": first, "sentence2": second, "score": scores})
+            columns = {name: rng.sample(texts, 30) for name in ("sentence1", "sentence2")}
+            rows = Dataset.from_dict({**columns, "score": [rng.random() for _ in range(30)]})
             self.dataset, self.data_loaded = DatasetDict({"test": rows}), True
 
     monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [StandIn()])
@@ -591,11 +552,10 @@ ODD, NAN = "ckpt-650.pt: its records are not as", torch.full((4096, 32), math.na
 
 @pytest.mark.parametrize("shape, changes, kind, message", [  # changes: of the checkpoint's dict
     (SIZES, tuned_state("qa", True), "eurobert", "fine-tuned with causal=True"),
-    (QWEN3, tuned_state("sc"), "qwen3", "cannot express it .sc, with norms of queries and keys.. There are llama"),
-    (SIZES, tuned_state("tc"), "llama", "--as=llama cannot express it .tc, without norms"),
-    (QWEN3, {}, "llama", "--as=llama cannot express it .decoder, with norms"),
-    (SIZES, {}, "qwen3", "--as=qwen3 cannot express it .encoder, without norms"),
-    (SIZES, {"phases": [3]}, "eurobert", ODD),
+    (QWEN3, tuned_state("sc"), "qwen3", "cannot express it .*for sc, norms of queries and keys: True.. There are"),
+    (SIZES, tuned_state("tc"), "llama", "--as=llama cannot express it .*for tc, .*False"),
+    (QWEN3, {}, "llama", "--as=llama cannot express it .*for decoder, .*True"),
+    (SIZES, {}, "qwen3", "--as=qwen3 cannot express it .*for encoder, .*False"),
     (SIZES, {"phases": [PHASE["clm"], PHASE["mlm"] | {"objectives": None}]}, "eurobert", ODD),
     (SIZES, {"fine_tuned": {"family": "sc"}}, "eurobert", ODD),
     (SIZES, {"model": random_state()["model"] | {"embedding.weight": NAN}}, "eurobert", "not finite"),
@@ -606,8 +566,7 @@ def test_what_cannot_go_out(tmp_path, shape, changes, kind, message):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, tmp_path, monkeypatch, capsys):
-    """Without transformers nothing is compared."""
+def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, tmp_path, monkeypatch):
     path = tmp_path / "run/ckpt-650.pt"
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("nowhere")
@@ -616,12 +575,9 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, tmp_p
     for name, error in ("run", DataError), ("link", DataError), ("other", FileExistsError):
         with pytest.raises(error, match="exists, and is not replaced|File exists"):
             checkpoint.export(path, tmp_path / name, "eurobert")
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    checkpoint.export(path, tmp_path / "new", "eurobert")
-    assert "transformers, which is not installed: install it and export again" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["checkpoint.py", "export", str(path), str(tmp_path / "another"), "--as=eurobert"])
     for fault, message in (KeyboardInterrupt, "stopped by Ctrl-C"), (OSError("no space"), "no space"):
         with monkeypatch.context() as patch, pytest.raises(SystemExit, match=message):
             patch.setattr(safetensors, "save_file", MagicMock(side_effect=fault))
             checkpoint.main()
-        assert sorted(os.listdir(tmp_path)) == ["link", "new", f"other.{os.getpid()}.partial", "run"]
+        assert sorted(os.listdir(tmp_path)) == ["link", f"other.{os.getpid()}.partial", "run"]

@@ -21,8 +21,10 @@ from helpers import flip_bit
 from model import ModelConfig, PretrainingLoss, Transformer
 from prepare_helpers import tokens as tokens_of
 
-BERT = MLM(0.25, proportions=(0.8, 0.1, 0.1))
-BEFORE = MLM(0.2, "before")
+BERT, BEFORE = MLM(0.25, proportions=(0.8, 0.1, 0.1)), MLM(0.2, "before")
+
+
+TOKENIZER = read_tokenizer("embedded")
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +32,10 @@ def stream(data_dir):
     return TokenStream(data_dir, load_meta(data_dir), "train")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return read_tokenizer("embedded")
-
-
 def joined(batches):
     """Micro-batches as the batch they are parts of: positions are counted in the whole."""
-    firsts = np.cumsum([0, *(b["tokens"].numel() for b in batches)]).tolist()
-    batches = [b | {"positions": b["positions"] + first} for b, first in zip(batches, firsts)]
-    return {name: torch.cat([b[name] for b in batches]) for name in batches[0]}
+    parts = [b | {"positions": b["positions"] + i * b["tokens"].numel()} for i, b in enumerate(batches)]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
@@ -56,8 +52,8 @@ def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
 
 @pytest.mark.parametrize("objective", [CLM(), BERT, BEFORE])
 @pytest.mark.parametrize("split", ["none", "random", "document"])
-def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective, split):
-    one, other = (Batches([stream], tokenizer, 3, 64, 12, split) for _ in range(2))
+def test_a_batch_does_not_depend_on_how_it_is_made(stream, objective, split):
+    one, other = (Batches([stream], TOKENIZER, 3, 64, 12, split) for _ in range(2))
     for step in (0, 7, 1234):
         whole = one.batch(step, objective)
         for size in (1, 3, 4, 6):
@@ -66,46 +62,46 @@ def test_a_batch_does_not_depend_on_how_it_is_made(stream, tokenizer, objective,
         windows = [*zip([objective, MLM(0.3), MLM(0.3), objective], range(4))]
         parts = [other.batch(step, what, [i]) for what, i in windows]
         torch.testing.assert_close(one.micro_batch(step, windows), joined(parts), rtol=0, atol=0)
-    different = Batches([stream], tokenizer, 4, 64, 12, split).batch(7, objective)
+    different = Batches([stream], TOKENIZER, 4, 64, 12, split).batch(7, objective)
     assert not torch.equal(different["tokens"], one.batch(7, objective)["tokens"])
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 397, 4097])
-def test_each_window_once_an_epoch_in_another_order_each_time(stream, tokenizer, n):
+def test_each_window_once_an_epoch_in_another_order_each_time(stream, n):
     """Of any number of windows. A second seed has another order."""
     T, W = len(stream) // n, 5 + n // 20
-    batches, n = Batches([stream], tokenizer, 3, T, W), len(stream) // T
+    batches, n = Batches([stream], TOKENIZER, 3, T, W), len(stream) // T
     assert batches.n_windows == [n]
     seen = torch.cat([batches.batch(s, CLM())["tokens"] for s in range(-(-3 * n // W))])[: 3 * n]
     everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
-    epochs = [list(map(bytes, seen[e * n : (e + 1) * n].numpy())) for e in range(3)]
-    assert all(sorted(epoch) == everything for epoch in epochs)
+    epochs = [list(map(bytes, epoch.numpy())) for epoch in seen.split(n)]
+    assert [sorted(epoch) for epoch in epochs] == [everything] * 3
     if n > 60:
         place = {window: i for i, window in enumerate(everything)}
         orders = np.array([[place[window] for window in epoch] for epoch in [everything, *epochs]])
         assert abs(np.corrcoef(orders) - np.eye(4)).max() < 0.4
-        other = Batches([stream], tokenizer, 4, T, n).batch(0, CLM())["tokens"].numpy()
+        other = Batches([stream], TOKENIZER, 4, T, n).batch(0, CLM())["tokens"].numpy()
         assert sum(bytes(x) == y for x, y in zip(other, epochs[0])) < n / 4
 
 
-def test_each_source_of_a_mixture_has_its_own_epochs_and_shuffle(mixture, tokenizer):
+def test_each_source_of_a_mixture_has_its_own_epochs_and_shuffle(mixture):
     """The first one's windows come as in a run with it alone. Streams of equal length are not shuffled alike."""
     T, W, (a, b) = 512, 7, streams_of(load_data(mixture), "train")
     for streams, draws in ([a, b], (700, 300)), ([a, a], (500, 500)):
-        batches = Batches(streams, tokenizer, 3, T, W, draws=draws)
+        batches = Batches(streams, TOKENIZER, 3, T, W, draws=draws)
         steps = range(5 * max(batches.n_windows) // W)
         windows = torch.cat([batches.batch(step, CLM())["tokens"] for step in steps])
         source = batches.source[np.arange(len(windows)) % CYCLE]
         for k, (stream, n) in enumerate(zip(streams, batches.n_windows)):
             drawn = windows[source == k]
             assert batches.epochs(len(steps))[stream.folder] == pytest.approx(len(drawn) / n, abs=1 / n)
-            alone = Batches([stream], tokenizer, 3, T, len(drawn)).batch(0, CLM())["tokens"]
+            alone = Batches([stream], TOKENIZER, 3, T, len(drawn)).batch(0, CLM())["tokens"]
             assert torch.equal(drawn, alone) == (k == 0)
             everything = sorted(map(bytes, stream.windows(np.arange(n), T)))
             for epoch in range(len(drawn) // n):
                 assert sorted(map(bytes, drawn[epoch * n : (epoch + 1) * n].numpy())) == everything
     for draws in (1, 999), (500, 300, 150, 50):  # after each draw, each source has had its fraction to about a draw
-        source = Batches([a] * len(draws), tokenizer, 3, T, W, draws=draws).source
+        source = Batches([a] * len(draws), TOKENIZER, 3, T, W, draws=draws).source
         for k, n in enumerate(draws):
             assert abs(np.cumsum(source == k) - n / CYCLE * np.arange(1, CYCLE + 1)).max() < len(draws) / 2 + 0.5
 
@@ -131,23 +127,20 @@ class Row(list):  # a stream of one window
         return np.array([self])
 
 
-@pytest.mark.parametrize(
-    "objective, split, tokens, shown, targets",
-    [
-        (CLM(), "none", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E 10 11 E 12 ."),
-        (CLM(), "document", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E . 11 E . ."),
-        (MLM(1.0), "none", "7 8 9 E 10 11 E 12", "M M M E M M E M", "7 8 9 . 10 11 . 12"),
-        (MLM(1.0, "before"), "none", "7 8 9 E 10 11 E 12", "7 M M E M M E M", "8 9 . 10 11 . 12 ."),
-        (MLM(1.0, "before"), "document", "7 8 9 E 10 11 E 12", "7 M M E 10 M E 12", "8 9 . . 11 . . ."),
-        (MLM(0.5), "none", "E 7 E E 8 E E E", "E M E E M E E E", ". 7 . _ 8 _ _ _"),  # few ordinary tokens
-        (MLM(0.25), "none", "P P P P P P P P", "P P P P P P P P", ". . _ _ _ _ _ _"),
-    ],
-)
-def test_small_windows(tokenizer, objective, split, tokens, shown, targets):
+@pytest.mark.parametrize("objective, split, tokens, shown, targets", [
+    (CLM(), "none", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E 10 11 E 12 ."),
+    (CLM(), "document", "7 8 9 E 10 11 E 12", "7 8 9 E 10 11 E 12", "8 9 E . 11 E . ."),
+    (MLM(1.0), "none", "7 8 9 E 10 11 E 12", "M M M E M M E M", "7 8 9 . 10 11 . 12"),
+    (MLM(1.0, "before"), "none", "7 8 9 E 10 11 E 12", "7 M M E M M E M", "8 9 . 10 11 . 12 ."),
+    (MLM(1.0, "before"), "document", "7 8 9 E 10 11 E 12", "7 M M E 10 M E 12", "8 9 . . 11 . . ."),
+    (MLM(0.5), "none", "E 7 E E 8 E E E", "E M E E M E E E", ". 7 . _ 8 _ _ _"),  # few ordinary tokens
+    (MLM(0.25), "none", "P P P P P P P P", "P P P P P P P P", ". . _ _ _ _ _ _"),
+])  # fmt: skip
+def test_small_windows(objective, split, tokens, shown, targets):
     """By hand. E, M and P: the special tokens. A dot: no target. _: not among the positions."""
-    ids = {"E": tokenizer.eos_id, "M": tokenizer.mask_id, "P": tokenizer.pad_id, ".": -1, "_": None}
+    ids = {"E": TOKENIZER.eos_id, "M": TOKENIZER.mask_id, "P": TOKENIZER.pad_id, ".": -1, "_": None}
     row, shown, targets = ([ids[x] if x in ids else int(x) for x in text.split()] for text in (tokens, shown, targets))
-    batch = Batches([Row(row)], tokenizer, 0, 8, 1, split).batch(0, objective)
+    batch = Batches([Row(row)], TOKENIZER, 0, 8, 1, split).batch(0, objective)
     assert batch["tokens"].tolist() == [shown]
     assert batch["positions"].tolist() == [t for t in range(8) if targets[t] is not None]
     assert batch["targets"].tolist() == [x for x in targets if x is not None]
@@ -157,17 +150,17 @@ def test_small_windows(tokenizer, objective, split, tokens, shown, targets):
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.4, 0.9])
-def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, tokenizer, ratio):
+def test_mlm_masks_the_exact_number_and_never_a_special_token(stream, ratio):
     """A larger ratio hides the same tokens and more."""
     T, W, n = 512, 160, round(ratio * 512)
-    batches = Batches([stream], tokenizer, 1, T, W)
+    batches = Batches([stream], TOKENIZER, 1, T, W)
     batch, more, plain = (batches.batch(1, objective) for objective in (MLM(ratio), MLM(0.95), CLM()))
     tokens, positions, targets = plain["tokens"].flatten(), batch["positions"], batch["targets"]
     assert torch.equal(torch.bincount(positions.unique() // T, minlength=W), torch.full((W,), n))
     hidden = positions[targets >= 0]
     assert torch.equal(tokens[hidden], targets[targets >= 0])
-    assert not torch.isin(targets, torch.tensor([*tokenizer.special_tokens.values()])).any()
-    assert torch.equal(tokens.index_fill(0, hidden, tokenizer.mask_id), batch["tokens"].flatten())  # and nothing else
+    assert not torch.isin(targets, torch.tensor([*TOKENIZER.special_tokens.values()])).any()
+    assert torch.equal(tokens.index_fill(0, hidden, TOKENIZER.mask_id), batch["tokens"].flatten())  # and nothing else
     assert ratio > 0.8 or (targets >= 0).all()  # these windows have few special tokens
     assert {*hidden.tolist()} < {*more["positions"][more["targets"] >= 0].tolist()}
 
@@ -190,19 +183,15 @@ class Weighted(MLM):
         return Examples(shown, targets, None, w.end * 0 + w.position + 9, w.tokens % 7 + self.mask_ratio - 0.5)
 
 
-@pytest.mark.parametrize(
-    "objective, message",
-    [
-        (MLM(0.0), "mask_ratio=0.0: it hides 0 of the 64 tokens of a window"),
-        (MLM(0.001), "mask_ratio=0.001: it hides 0 of the 64 tokens of a window"),
-        (MLM(1.5), "mask_ratio=1.5: it hides 96 of the 64 tokens of a window"),
-        (InPlace(), "read-only"),  # it must return new bounds
-        (Few(), "clm: a window has 63 targets, but n_predicted says 32 at most"),
-        (Weighted(0.4), "mlm: a weight is below 0"),
-    ],
-)
-def test_what_an_objective_must_not_do_is_refused(stream, tokenizer, objective, message):
-    batches = Batches([stream], tokenizer, 1, 64, 6)
+@pytest.mark.parametrize("objective, message", [
+    (MLM(0.001), "mask_ratio=0.001: it hides 0 of the 64 tokens of a window"),
+    (MLM(1.5), "mask_ratio=1.5: it hides 96 of the 64 tokens of a window"),
+    (InPlace(), "read-only"),  # it must return new bounds
+    (Few(), "clm: a window has 63 targets, but n_predicted says 32 at most"),
+    (Weighted(0.4), "mlm: a weight is below 0"),
+])  # fmt: skip
+def test_what_an_objective_must_not_do_is_refused(stream, objective, message):
+    batches = Batches([stream], TOKENIZER, 1, 64, 6)
     with pytest.raises((DataError, ValueError), match=message):
         batches.batch(0, objective)
     with pytest.raises(ValueError, match="mlm: only some of its examples have weights"):
@@ -210,13 +199,13 @@ def test_what_an_objective_must_not_do_is_refused(stream, tokenizer, objective, 
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_the_loss_is_the_mean_over_the_weights(stream, tokenizer, plain, monkeypatch):
+def test_the_loss_is_the_mean_over_the_weights(stream, plain, monkeypatch):
     """The windows of a micro-batch have other ratios, and so other weights. Over several chunks."""
     monkeypatch.setattr(model.plain_cross_entropy, "__defaults__", (9,))
     torch.manual_seed(0)
     transformer, ratios = Transformer(ModelConfig(4096, 1, 2, 1, 16, 16, 64)), torch.tensor([0.5, 0.9, 0.7])
     windows = [(Weighted(ratio), i) for i, ratio in enumerate(ratios.tolist())]
-    batch = Batches([stream], tokenizer, 1, 64, 3).micro_batch(0, windows)
+    batch = Batches([stream], TOKENIZER, 1, 64, 3).micro_batch(0, windows)
     tokens, positions, targets = batch["tokens"], batch["positions"], batch["targets"]
     assert batch["weights"].dtype == torch.float32 and len(positions) == 32 + 58 + 45 and batch["doc_end"][2, 60] == 69
     weights = (targets % 7 + ratios[positions // 64] - 0.5) * (targets >= 0)
@@ -229,8 +218,8 @@ def test_the_loss_is_the_mean_over_the_weights(stream, tokenizer, plain, monkeyp
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
-    batches, masks = Batches([stream], tokenizer, 1, 64, 1), {}
+def test_masks_are_drawn_anew_each_epoch_uniformly_and_in_their_proportions(stream):
+    batches, masks = Batches([stream], TOKENIZER, 1, 64, 1), {}
     windows = range(3 * batches.n_windows[0])
     positions = batches.batch(0, BERT, windows)["positions"].view(len(windows), -1) % 64
     for window, chosen in zip(batches.batch(0, CLM(), windows)["tokens"], positions.tolist()):
@@ -238,14 +227,11 @@ def test_masks_are_drawn_anew_each_epoch_and_uniformly(stream, tokenizer):
     assert all(len(set(m)) == len(m) for m in masks.values())
     hits = torch.bincount(positions.flatten()) / positions.numel() * 64
     assert hits.min() > 0.7 and hits.max() < 1.3
-
-
-def test_mask_proportions(stream, tokenizer):
-    batch = Batches([stream], tokenizer, 1, 64, 320).batch(0, MLM(0.5, proportions=(0.8, 0.1, 0.1)))
+    batch = Batches([stream], TOKENIZER, 1, 64, 320).batch(0, MLM(0.5, proportions=(0.8, 0.1, 0.1)))
     keep = batch["targets"] >= 0
     shown, target = batch["tokens"].flatten()[batch["positions"][keep]], batch["targets"][keep]
-    masked, same = shown == tokenizer.mask_id, shown == target
-    assert shown[~masked & ~same].max() < len(tokenizer.ranks)  # ordinary tokens only
+    masked, same = shown == TOKENIZER.mask_id, shown == target
+    assert shown[~masked & ~same].max() < len(TOKENIZER.ranks)  # ordinary tokens only
     assert [x.float().mean().item() for x in (masked, same)] == pytest.approx([0.8, 0.1], abs=0.01)
 
 
