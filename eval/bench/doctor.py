@@ -1,11 +1,7 @@
 """Whether this machine works, and what to set: the first thing to run on a new one."""
 
-import os
 import platform
-import shutil
 import sys
-import sysconfig
-from pathlib import Path
 
 import torch
 
@@ -67,26 +63,6 @@ def print_hardware():
     print(f"{device}, threads: {torch.get_num_threads()}, {software}, Triton {triton}")
 
 
-def compiler():
-    """Return which C compiler Triton can use, as text."""
-    headers = Path(sysconfig.get_path("include"), "Python.h")
-    for name in (os.environ.get("CC", ""), "gcc", "clang"):
-        path = shutil.which(name)
-        if path and headers.exists():
-            return f"{path}, {headers}"
-    return f"FAILED: Triton needs gcc or clang, and {headers}. Install, for example, gcc and python3-dev"
-
-
-def device():
-    """Return what train.py will run on, as text."""
-    settings = runtime.resolve_auto(AUTO)
-    line = f"device={settings['device']}, dtype={settings['dtype']}"
-    if settings["device"] == "cpu":
-        return f"{line}; PyTorch finds no GPU"
-    free, total = torch.cuda.mem_get_info()
-    return f"{line}, {torch.cuda.device_count()} GPUs, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
-
-
 def kernels(head_dims):
     """Compare the fused attention kernels with float64 for every mask, and look for rare differences."""
     settings = runtime.resolve_auto(AUTO)
@@ -103,15 +79,18 @@ def kernels(head_dims):
 
 def memory():
     """Print the largest micro_batch of each preset that fits and divides the windows of a step evenly."""
+    free, total = torch.cuda.mem_get_info()
+    print(f"memory: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free")
     for name, config in PAPER.items():
-        most = largest_micro_batch(config, torch.cuda.mem_get_info()[0])
+        most = largest_micro_batch(config, free)
         fits = max((n for n in range(1, most + 1) if WINDOWS % n == 0), default=0)
         print(f"what to set: config/{name}.py {f'--micro_batch={fits}' if fits else '--recompute=True'}")
 
 
 def main(cfg):
     print_hardware()
-    print(f"compiler: {compiler()}\ndevice: {device()}")
+    settings = runtime.resolve_auto(AUTO)
+    print(f"device: {settings['device']}, dtype: {settings['dtype']}, GPUs: {torch.cuda.device_count()}")
     if not torch.cuda.is_available():
         print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
         return

@@ -2,8 +2,9 @@
 
 import itertools
 import math
+from collections import defaultdict
 
-from eval.plot import new_figure, save_figure
+from eval.plot import new_figure
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well, then the dashes.
 COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"
@@ -34,17 +35,16 @@ def draw(folder, entries, results, logs):
 
     entries: of the setting `figures`. results: a Results. logs: {(label, seed): the lines of metrics.jsonl}.
     """
-    figures = {}  # {(kind, x): {title of a panel: {name of a line: its curves}}}
+    figures = defaultdict(lambda: defaultdict(dict))  # {(kind, x): {title of a panel: {name of a line: its curves}}}
     for kinds, axes, models, name in entries:
         for kind, x in itertools.product(kinds.split(), axes.split()):
             if kind == "losses":
-                curves_of = loss_curves(models.split(), logs)
+                panels = loss_curves(models.split(), logs)
             else:
-                curves_of = score_curves(kind, x, models.split(), results)
-            for title, curves in curves_of.items():
+                panels = score_curves(kind, x, models.split(), results)
+            for title, curves in panels.items():
                 if any(curves):
-                    panels = figures.setdefault((kind, x), {})
-                    panels.setdefault(title, {})[name] = curves
+                    figures[kind, x][title][name] = curves
     drawn = {}
     for (kind, x), panels in figures.items():
         file = f"{kind}_{x}.png"
@@ -73,10 +73,10 @@ def score_curves(kind, x, models, results):
 
 def loss_curves(models, logs):
     """Return {name of the loss: curves} of a line: a curve for each model and seed."""
-    curves = {title: [] for title in LOSSES}
+    curves = defaultdict(list)
     for (label, _), log in logs.items():
-        for title, key in LOSSES.items():
-            if label in models:
+        if label in models:
+            for title, key in LOSSES.items():
                 curves[title].append([(line["step"], line[key], 0) for line in log if key in line])
     return curves
 
@@ -112,7 +112,7 @@ def draw_lines(path, panels, x_label, y_label):
     figure.supxlabel(x_label)
     figure.supylabel(y_label, fontsize=10)
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
-    save_figure(figure, path)
+    figure.savefig(path, dpi=150)
 
 
 def short(n):

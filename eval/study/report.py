@@ -1,9 +1,8 @@
 """Write the report on a study, or on any folder of fine-tuning results. Both are the same page.
 
-The report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv (all pairs), losses.csv (by
-pretraining seed), and figures. It needs no checkpoint: result.json and instances.npz of each fine-tuning and
-metrics.jsonl of each run are enough. Missing and failed runs are shown as such and never filled in. A damaged result
-stops the report.
+The report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv (all pairs) and figures. It needs
+no checkpoint: result.json and instances.npz of each fine-tuning and metrics.jsonl of each run are enough. Missing and
+failed runs are shown as such and never filled in. A damaged result stops the report.
 """
 
 import csv
@@ -18,14 +17,13 @@ from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import mean_score
 from run import SOURCES, read_metrics
 
-# The columns of results.csv, comparisons.csv and losses.csv.
+# The columns of results.csv and comparisons.csv.
 RESULTS = (
     "folder model pretraining_seed task family lr seed validation test chosen parameters step tokens clm_fraction "
     "mask_ratio"
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
-LOSSES = ["model", "pretraining_seed", "step", "tokens", *figures.LOSSES.values()]
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
@@ -80,7 +78,7 @@ def write(plan):
         page += ["## Scores", scores, RATES, rate_table(results)]
     if compared:
         page += ["## Comparisons", DESCRIPTION, comparison_table(results, compared)]
-    if losses := loss_table(folder, logs):
+    if losses := loss_table(logs):
         page += ["## Losses", ABOUT_LOSSES, losses]
     if drawn := figures.draw(folder, cfg.figures, results, logs):
         page += ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())]
@@ -250,21 +248,18 @@ def comparison_table(results, compared):
     return table(["A", "B", *results.targets, "over"], lines)
 
 
-def loss_table(folder, logs):
-    """Write losses.csv, and return a table of both validation losses of each row. logs: {(row, seed): log}."""
-    lines, ends = [], defaultdict(list)  # ends: {row: the last line of each seed's log}
-    for (row, seed), log in logs.items():
-        lines += [line | {"model": row, "pretraining_seed": seed} for line in log if "val_clm_loss" in line]
+def loss_table(logs):
+    """Return a table of both validation losses of each row, at the end. logs: {(row, seed): log}."""
+    ends = defaultdict(list)  # {row: the last line of each seed's log}
+    for (row, _), log in logs.items():
         ends[row].append(log[-1])
-    if not lines:
-        return ""
-    write_csv(folder / "losses.csv", LOSSES, lines)
     rows = []
-    for row, of_row in ends.items():
-        rows.append([row])
+    for row, lines in ends.items():
+        cells = [row]
         for key in figures.LOSSES.values():
-            losses = [line[key] for line in of_row if key in line]
-            rows[-1].append(losses and Score(*stats.interval(losses), digits=3))
+            losses = [line[key] for line in lines if key in line]
+            cells.append(losses and Score(*stats.interval(losses), digits=3))
+        rows.append(cells)
     return table(["model", *figures.LOSSES], rows)
 
 
