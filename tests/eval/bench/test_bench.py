@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,22 +73,6 @@ def test_doctor_says_what_fails_and_goes_on(capsys, monkeypatch):
     assert "head dim 32: FAILED: it raises RuntimeError" in capsys.readouterr().out
 
 
-# A stand-in for Python. It passes the script's questions about the machine, prints what it is asked to do, takes time,
-# and says whether SIGINT would stop it.
-PYTHON = """#!{python}
-import os, signal, sys, time
-from pathlib import Path
-args = sys.argv[1:]
-if args[0] == "-c":
-    sys.exit()
-print("asked:", *args, flush=True)
-Path("{log}").open("a").write(" ".join(args) + "\\n")
-assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-time.sleep(0.2)
-sys.exit("--head_dims=64,96" in args and "doctor" in args)
-"""
-
-
 @pytest.mark.slow
 def test_the_gpu_script_survives_its_caller(tmp_path):
     """It is killed with all that it started in its session, called again for a moment, then until the end.
@@ -95,7 +80,7 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
     A part that had ended does not run again. The settings of the others are right.
     """
     stub, log, out = (tmp_path / name for name in ("python3", "asked", "out"))
-    stub.write_text(PYTHON.format(python=sys.executable, log=log))
+    stub.write_text(Path(__file__).with_name("python.txt").read_text().format(python=sys.executable, log=log))
     stub.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     command, options = ["sh", "eval/bench/gpu.sh", out], dict(env=environment, cwd=ROOT, text=True)
