@@ -54,24 +54,28 @@ def print_start(run, rates):
         most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, run.world_size)))
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
-    n_windows = windows.total()
-    each = cfg.max_steps / len(run.sampled)
-    parts = [f"{n_windows * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
+    each = cfg.max_steps / len(run.sampled)  # how many steps a sampled one stands for
+    n_tokens = windows.total() * config.seq_len * each
+    parts = [f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"]
     for folder, n in run.train_batches.epochs(cfg.max_steps).items():
         parts.append(f"{n:.3g} epochs of {folder}")
-    mix = ", ".join(f"{n / n_windows:.0%} {title(name)}" for name, n in windows.items())
-    rate = f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
-    print(f"budget   {', '.join(parts)}; {mix}; {rate}; about {flops * each:.1e} FLOPs")
+    for name, n in windows.items():
+        parts.append(f"{n / windows.total():.0%} {title(name)}")
+    parts.append(f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step")
+    parts.append(f"about {flops * each:.1e} FLOPs")
+    print(f"budget   {', '.join(parts)}")
 
     machine = f"{cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
-    print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}; {cfg.out_dir}")
+    print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}, folder: {cfg.out_dir}")
     if run.first:
         print(f"This run goes on at step {run.first:,}.")
 
 
 def print_losses(run, line):
     """Print the validation losses of a line of the log, if it has them, above the progress bar."""
-    losses = [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]
+    losses = []
+    for name, key in validation_keys(line).items():
+        losses.append(f"{title(name)} {line[key]:.3f}")
     if losses:
         run.bar.write(f"step {run.step:,} ({title(run.phase)}): validation loss {', '.join(losses)}")
 

@@ -92,7 +92,8 @@ class Schedule:
         for step in steps:
             groups = group_windows(self.objective, self.cfg, self.n_windows, step, every)
             total += step_flops(transformer, groups, "none")
-        return total * self.n_windows / len(range(0, self.n_windows, every)) * len(self.steps) / len(steps)
+        n_looked_at = len(steps) * math.ceil(self.n_windows / every)  # windows
+        return total * len(self.steps) * self.n_windows / n_looked_at
 
 
 def schedule_problems(runs, script=TRAIN):
@@ -106,7 +107,7 @@ def schedule_problems(runs, script=TRAIN):
             continue
         ours, theirs, before = Schedule(run, script), Schedule(run.parent, script), known[run.parent.folder]
         for step in range(run.start):
-            place = step * 159 % 256  # another one in each step: 159/256 is near the golden ratio, so few cover the batch
+            place = step * 159 % 256  # near the golden ratio, so that few steps already cover the whole batch
             if step == len(before):
                 before.append(theirs.trained(step, [place]))
             if not is_same(ours.trained(step, [place]), before[step]):

@@ -109,8 +109,12 @@ def table(header, rows):
         return ""
     cells = [[str(cell or "-") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells)]
-    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, ["-" * n for n in widths], *cells)]
-    return "\n".join(f"| {line} |" for line in lines)
+    rule = ["-" * n for n in widths]
+    lines = []
+    for line in (header, rule, *cells):
+        padded = " | ".join(map(str.ljust, line, widths))
+        lines.append(f"| {padded} |")
+    return "\n".join(lines)
 
 
 def bullets(lines):
@@ -124,7 +128,10 @@ def write_csv(path, columns, rows):
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({name: f"{x:.6g}" if isinstance(x, float) else x for name, x in row.items()})
+            cells = {}
+            for name, value in row.items():
+                cells[name] = f"{value:.6g}" if isinstance(value, float) else value
+            writer.writerow(cells)
 
 
 # ----------------------------------------------------------------------------
@@ -228,12 +235,15 @@ def rate_table(results):
     """Return a table of the learning rates of fine-tuning that validation chose."""
     lines = []
     for label in results.labels:
-        lines.append([label])
+        cells = [label]
         for task, rows in results.by_task.items():
             grid = sorted({row.lr for row in rows})
             ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # of one rate, none was chosen
-            chosen = sorted({row.lr for row in results.chosen[label, task]})
-            lines[-1].append(", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in chosen))
+            chosen = []
+            for rate in sorted({row.lr for row in results.chosen[label, task]}):
+                chosen.append(f"{rate:g}*" if rate in ends else f"{rate:g}")
+            cells.append(", ".join(chosen))
+        lines.append(cells)
     return table(["model", *results.by_task], lines)
 
 
