@@ -7,11 +7,10 @@ import itertools
 import math
 import shlex
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 from checkpoint import path_of, steps
-from data.files import refuse_malformed
 from data.flops import step_flops
 from data.objective import micro_batches, title, validation_keys
 from errors import DataError, exit_with_message, show
@@ -19,23 +18,22 @@ from run import read_metrics
 from runtime import peak_memory
 
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mntp": "#b3541e"}
-OTHER_COLORS = "#5d7038", "#7a3e8e", "#333333"
-
-
-def switches(lines):
-    """Return the pairs of neighboring lines of a log between which its phase changes; [] if phases alternate."""
-    found = [pair for pair in itertools.pairwise(lines) if pair[0]["phase"] != pair[1]["phase"]]
-    return found if len(found) < 4 else []
 
 
 def summary(log):
-    """Return the validation losses of a run at its start, its switches and its end, as text."""
+    """Return the validation losses of a run as text: at its start, at its switches if they are few, and at its end."""
     evaluated = [line for line in log if "val_clm_loss" in line]
-    switched = [("switch", before) for before, _ in switches(log) if before in evaluated]
     keys = validation_keys(evaluated[-1])
+    moments = [("start", evaluated[0])]
+    for line, following in itertools.pairwise(log):
+        if line["phase"] != following["phase"] and "val_clm_loss" in line:
+            moments.append(("switch", line))
+    if len(moments) > 4:  # phases alternate
+        del moments[1:]
+    moments.append(("end", evaluated[-1]))
     names = "".join(f"{title(name):>8}" for name in keys)
     rows = [f"validation loss   {names}   (nats per predicted token)"]
-    for name, line in (("start", evaluated[0]), *switched, ("end", evaluated[-1])):
+    for name, line in moments:
         moment = f"{name}, step {line['step']}"
         losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
         rows.append(f"{moment:<18}{losses}")
@@ -43,38 +41,41 @@ def summary(log):
 
 
 def print_start(run, rates):
-    """Print the model, the budget with its data, and the machine, a line each. rates: of learning, by step."""
+    """Print the model, the budget and the machine, a line each. rates: the learning rate of each step."""
     cfg, config, transformer = run.cfg, run.config, run.transformer
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
     print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
 
-    windows, flops, most = Counter(), 0, 0  # by objective, of all of them, micro-batches of a step
+    windows = Counter()  # of the sampled steps, by objective
+    flops, most = 0, 0  # of the sampled steps; micro-batches of a step at most
     for groups in run.sampled:
         flops += step_flops(transformer, groups, cfg.window_split)
         most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, run.world_size)))
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
-    n_windows = windows.total()
-    each = cfg.max_steps / len(run.sampled)
-    parts = [f"{n_windows * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
+    each = cfg.max_steps / len(run.sampled)  # how many steps a sampled one stands for
+    n_tokens = windows.total() * config.seq_len * each
+    parts = [f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"]
     for folder, n in run.train_batches.epochs(cfg.max_steps).items():
         parts.append(f"{n:.3g} epochs of {folder}")
-    mix = ", ".join(f"{n / n_windows:.0%} {title(name)}" for name, n in windows.items())
-    rate = f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step"
-    print(f"budget   {', '.join(parts)}; {mix}; {rate}; about {flops * each:.1e} FLOPs")
+    for name, n in windows.items():
+        parts.append(f"{n / windows.total():.0%} {title(name)}")
+    parts.append(f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step")
+    parts.append(f"about {flops * each:.1e} FLOPs")
+    print(f"budget   {', '.join(parts)}")
 
     machine = f"{cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
-    print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}; {cfg.out_dir}")
-    if max(cfg.keep_steps, default=0) > cfg.max_steps:
-        print(f"keep_steps: no checkpoint is made after max_steps={cfg.max_steps}")
+    print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}, folder: {cfg.out_dir}")
     if run.first:
         print(f"This run goes on at step {run.first:,}.")
 
 
 def print_losses(run, line):
     """Print the validation losses of a line of the log, if it has them, above the progress bar."""
-    losses = [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]
+    losses = []
+    for name, key in validation_keys(line).items():
+        losses.append(f"{title(name)} {line[key]:.3f}")
     if losses:
         run.bar.write(f"step {run.step:,} ({title(run.phase)}): validation loss {', '.join(losses)}")
 
@@ -115,16 +116,10 @@ def new_figure(width, height):
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure, path):
-    """Write a figure as a PNG file; make its folder where it is missing."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, format="png")
-
-
 def plot_run(out_dir):
     """Write out_dir/loss.png and say so."""
     lines = read_metrics(out_dir)
-    if not lines:
+    if not lines or "phase" not in lines[0]:
         raise DataError(f"{out_dir}: has no metrics.jsonl of train.py")
     figure = new_figure(7, 4.2)
     axes = figure.subplots()
@@ -134,36 +129,23 @@ def plot_run(out_dir):
     for (name, key), style in zip(validation_keys(evaluated[-1]).items(), ("o-", "s--")):
         losses = [line[key] for line in evaluated]
         axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {title(name)}")
-    for before, after in switches(lines):
-        axes.axvline(before["step"], color="0.5", lw=1, ls=":")
-        text = f" to {title(after['phase'])}"
-        top = axes.get_xaxis_transform()  # y = 1 is the upper end
-        axes.text(before["step"], 1, text, transform=top, va="top", color="0.35", fontsize=8)
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.legend()
     path = Path(out_dir, "loss.png")
-    try:
-        save_figure(figure, path)
-    except OSError as error:
-        raise DataError(error) from None
+    figure.savefig(path, dpi=150)
     print(f"figure: {path}")
 
 
 def draw_training(axes, lines):
-    """Draw a curve of the training loss for each phase and each objective, with gaps where the run was in another."""
-    curves = defaultdict(lambda: [math.nan] * len(lines))  # by name; nan is a gap
-    for i, line in enumerate(lines):
-        for name in line["phase"].split(" + "):
-            curves[name][i] = line.get(f"{name.replace(' ', '_')}_loss")
-        curves[line["phase"]][i] = line["loss"]
+    """Draw a curve of the training loss for each phase, with gaps where the run was in another."""
     steps = [line["step"] for line in lines]
-    axes.set_prop_cycle(color=OTHER_COLORS)
-    for name, losses in curves.items():
-        axes.plot(steps, losses, color=COLORS.get(name), alpha=0.5, lw=1, label=f"training, {title(name)}")
+    for phase in dict.fromkeys(line["phase"] for line in lines):
+        losses = [line["loss"] if line["phase"] == phase else math.nan for line in lines]
+        axes.plot(steps, losses, color=COLORS.get(phase), alpha=0.5, lw=1, label=f"training, {title(phase)}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m eval.plot OUT_DIR    (the folder of a run, with its metrics.jsonl)")
-    with exit_with_message(), refuse_malformed(f"{sys.argv[1]}: has no log of train.py"):
+    with exit_with_message():
         plot_run(sys.argv[1])

@@ -12,15 +12,8 @@ from eval.study.plan import Plan
 from eval.tasks import metrics
 from helpers import ROOT, record
 
-METRICS = {
-    "sc": ("accuracy", "accuracy"),
-    "tc": ("entity_f1", "sentence_macro_f1"),
-    "ir": ("ndcg@10", "ndcg@10_judged"),
-}
-SIZE = dict(
-    n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, vocab_size=4096, seq_len=128, head_dim=64,
-    tie_embeddings=False,
-)  # fmt: skip
+METRICS = {"tc": ("entity_f1", "sentence_macro_f1"), "ir": ("ndcg@10", "ndcg@10_judged")}  # or accuracy
+SIZE = dict(vocab_size=4096, d_model=128, tie_embeddings=False)
 
 
 def plan_of(*args, **settings):
@@ -66,7 +59,8 @@ def write_result(folder, facts, task="sst2", family="sc", lr=1e-4, seed=1, test=
     test: how many of the n test instances are right, or whether each is (n,). validation: percent. Both may be of each
     metric, {name: value}. main: {"field": names of metrics, "paper": names}.
     """
-    main = main or {"field": [METRICS[family][0]], "paper": [METRICS[family][1]]}
+    field, paper = METRICS.get(family, ("accuracy", "accuracy"))
+    main = main or {"field": [field], "paper": [paper]}
     names = main["field"] + main["paper"]
     test, validation = (its if isinstance(its, dict) else dict.fromkeys(names, its) for its in (test, validation))
     right = {metric: np.arange(n) < its if np.ndim(its) == 0 else its for metric, its in test.items()}

@@ -61,19 +61,14 @@ def modules(clone, commit):
                 yield files.extractfile(name).read()
 
 
-def book(clone, commit):
-    """Return the modules of a book as texts, without the very short ones."""
-    texts = ["\n\n".join(convert(xml)) for xml in modules(clone, commit)]
-    return [text for text in texts if len(text) >= SHORTEST]
-
-
 def main(books, out):
     texts = []
     for source in json.loads(SOURCES.read_text()):
         clone = Path(books, source["repo"].split("/")[1])
-        of_this_book = book(clone, source["commit"])
-        print(f"{clone.name}: {len(of_this_book)} modules; the studies' text has {source['modules_kept']}")
-        texts += of_this_book
+        converted = ["\n\n".join(convert(xml)) for xml in modules(clone, source["commit"])]
+        kept = [text for text in converted if len(text) >= SHORTEST]
+        print(f"{clone.name}: {len(kept)} modules; the studies' text has {source['modules_kept']}")
+        texts += kept
     Path(out).write_text("\n\n\n".join(texts), encoding="utf-8")
 
 

@@ -1,10 +1,11 @@
-"""Print the tables of the studies' pages, and draw their figures, from the results.zip beside each page.
+"""Print the tables of the studies' pages, from the results.zip beside each page.
 
     python docs/results/studies.py cause      # or dose, visible
 
 Run it in the main folder: the intervals are computed by the code of this project. results.csv has a line for each
 fine-tuning. instances.npz has the score of each test instance as a numerator and a denominator, under "model seed task
-rate finetune_seed". At commit f4fbce3, collect.py of study_cause makes both from the folder of a study.
+rate finetune_seed". At commit f4fbce3, collect.py of study_cause makes both from the folder of a study. At commit
+cf8f1c2, this script also draws the figures of the pages.
 """
 
 import csv
@@ -17,10 +18,6 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 sys.path.insert(0, ".")
@@ -28,15 +25,15 @@ from eval.study import stats
 
 FOLDER = Path(__file__).parent
 TASKS = {"conll2003": "CoNLL-2003", "scifact": "SciFact"}
-RECIPES = {  # the recipe in a model's name: its name on the pages and its color in all figures, those of LESSON.md
-    "mlm": ("pure MLM", "#b3541e"),
-    "mlm-1e-3": ("pure MLM, pretraining rate 1e-3", "#b3541e"),
-    "mlm-80-10-10": ("80/10/10", "#2f8f5b"),
-    "mlm-80-0-20": ("80/0/20", "#12b5a6"),
-    "mlm-80-20-0": ("80/20/0", "#a8a13a"),
-    "clm25-mlm": ("25 % CLM, then MLM", "#e8963f"),
-    "mntp": ("MNTP", "#7b52ab"),
-    "random": ("random weights", "#7a7a7a"),
+RECIPES = {  # the recipe in a model's name: its name on the pages
+    "mlm": "pure MLM",
+    "mlm-1e-3": "pure MLM, pretraining rate 1e-3",
+    "mlm-80-10-10": "80/10/10",
+    "mlm-80-0-20": "80/0/20",
+    "mlm-80-20-0": "80/20/0",
+    "clm25-mlm": "25 % CLM, then MLM",
+    "mntp": "MNTP",
+    "random": "random weights",
 }
 PAIRS = (
     ("mlm-80-0-20", "mlm-80-20-0"),
@@ -137,7 +134,7 @@ def print_scores(title, chosen):
         cells += [with_interval(both), ", ".join(f"{score:.1f}" for score in both)]
         cells.append(f"{mean(float(rows[0]['mlm_loss']) for key, rows in chosen.items() if key[0] == recipe):.3f}")
         cells.append(", ".join(sorted({rows[0]["rate"] for key, rows in chosen.items() if key[0] == recipe})))
-        print(f"| {RECIPES[recipe][0]} | {' | '.join(cells)} |")
+        print(f"| {RECIPES[recipe]} | {' | '.join(cells)} |")
     return tests
 
 
@@ -147,47 +144,24 @@ def report(study, title, chosen, pairs):
     scores = resample(study, chosen)
     found = [compare(differences(means_of(scores, a), means_of(scores, b))) for a, b in pairs]
     for pair, result, p in zip(pairs, found, stats.holm([p for _, _, p, _ in found])):
-        print(" − ".join(RECIPES[each][0] for each in pair) + f": {as_text(result)}, corrected {p:.2g}")
+        print(" − ".join(RECIPES[each] for each in pair) + f": {as_text(result)}, corrected {p:.2g}")
     leads = {}
     for recipe in sorted({recipe for recipe, _, _ in scores} - {"mlm"}):
         for tasks in TASKS, ["conll2003"], ["scifact"]:
             lead = differences(means_of(scores, recipe, tasks), means_of(scores, "mlm", tasks))
-            print(f"lead of {RECIPES[recipe][0]}, {' and '.join(tasks)}: {as_text(compare(lead))}")
+            print(f"lead of {RECIPES[recipe]}, {' and '.join(tasks)}: {as_text(compare(lead))}")
             leads.setdefault(recipe, lead)
     return leads
 
 
 def print_rates(rows, pattern):
-    """Print the test scores at each rate of fine-tuning. Return {(recipe, task): {rate: scores of the seeds}}."""
+    """Print the test scores at each rate of fine-tuning."""
     found = defaultdict(lambda: defaultdict(list))
     for (recipe, _), row in models(rows, pattern, finetune_seed=["1"]):
         found[recipe, row["task"]][float(row["rate"])].append(float(row["test"]))
     for (recipe, task), rates in found.items():
         cells = [f"{rate:g}: {mean(each):.1f} ± {stdev(each):.1f}" for rate, each in sorted(rates.items())]
-        print(f"{RECIPES[recipe][0]}, {task}, fine-tuned at {'; '.join(cells)}")
-    return found
-
-
-def draw_leads(panel, points, recipe, label):
-    """Draw the leads of a recipe: a dot for each seed, a line through the means. points: {x: leads}."""
-    color = RECIPES[recipe][1]
-    for x, each in points.items():
-        panel.plot([x] * len(each), each, "o", color=color, alpha=0.5, markersize=4)
-    panel.plot([*points], [mean(each) for each in points.values()], color=color, label=label)
-    panel.axhline(0, color="black", linewidth=0.6)
-    panel.set_ylabel("points ahead of pure MLM")
-
-
-def finish(figure, path, scale):
-    """Save a figure. scale: the values on the logarithmic axes of its panels; None for one that is not."""
-    for panel, values in zip(figure.axes, scale):
-        if values:
-            panel.set_xscale("log")
-            panel.set_xticks(values, [f"{value:,g}" for value in values])
-            panel.minorticks_off()
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(frameon=False, fontsize=8)
-    figure.savefig(FOLDER / path, dpi=130)
+        print(f"{RECIPES[recipe]}, {task}, fine-tuned at {'; '.join(cells)}")
 
 
 def cause():
@@ -197,7 +171,7 @@ def cause():
         leads[ending] = report("cause", ending, choose(models(rows, f"(.+)-{ending}")), pairs)
     for recipe, after in ("mlm-80-10-10", "41M"), ("clm25-mlm", "41M"), ("clm25-mlm", "192"):
         change = differences(leads[after][recipe], leads["10.2M"][recipe])
-        print(f"lead of {RECIPES[recipe][0]}, {after} minus 10.2M: {as_text(compare(change))}")
+        print(f"lead of {RECIPES[recipe]}, {after} minus 10.2M: {as_text(compare(change))}")
     on_cpu = choose(models(rows, r"(.+?)(?:-cpu)?-10\.2M(?:-again)?", pretrained_on=["x86_64"]))
     report("cause", "10.2M, from a CPU only", on_cpu, PAIRS)
     print_scores("41M, pretraining rate 1e-3", choose(models(rows, "(.+)-1e-3-41M-again")))
@@ -209,38 +183,7 @@ def cause():
         gain = differences(means_of(tests, "mlm", tasks), means_of(tests, "random", tasks))
         print(f"pure MLM − random weights, {' and '.join(tasks)}: {with_interval(np.concatenate([*gain.values()]))}")
     print_rates(rows, "(random)")
-    draw_rates(print_rates(rows, "(.+)-10.2M"))
-    draw_cause(leads)
-
-
-def draw_rates(scores):
-    """Draw the SciFact scores of part A against the rate of fine-tuning."""
-    figure, panel = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
-    for (recipe, task), rates in scores.items():
-        if task == "scifact":
-            (name, color), low = RECIPES[recipe], recipe in ("mlm", "mntp")
-            means = [mean(each) for _, each in sorted(rates.items())]
-            panel.plot(sorted(rates), means, "o-" if low else "o--", color=color, label=name, markersize=4)
-    panel.set(xlabel="rate of fine-tuning", ylabel="SciFact, nDCG@10", title="solid: pretrained at 1e-3, dashed: 2e-3")
-    finish(figure, "study_cause/rates.png", [sorted(rates)])
-
-
-def draw_cause(leads):
-    """Draw the losses of part A, and the leads of parts A and B."""
-    figure, panels = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
-    losses = defaultdict(lambda: defaultdict(list))
-    for (recipe, _), row in models(read("cause", "losses.csv"), "(.+)-10.2M"):
-        losses[recipe][int(row["step"])].append(float(row["mlm_loss"]))
-    for recipe in "mlm", "clm25-mlm", "mlm-80-10-10", "mntp":
-        steps = sorted(losses[recipe])
-        means = [mean(losses[recipe][step]) for step in steps]
-        panels[0].plot(steps, means, color=RECIPES[recipe][1], label=RECIPES[recipe][0])
-    panels[0].set(ylim=(3.3, 6), xlabel="steps", ylabel="validation MLM loss", title="losses, 10.2M tokens")
-    for panel, recipe in zip(panels[1:], ("mlm-80-10-10", "clm25-mlm")):
-        points = {float(t[:-1]): [each[0] for each in leads[t][recipe].values()] for t in ("10.2M", "41M")}
-        draw_leads(panel, points, recipe, "a dot for each seed")
-        panel.set(ylim=(-2.5, 5.5), xlim=(9, 46), xlabel="tokens (millions)", title=f"lead of {RECIPES[recipe][0]}")
-    finish(figure, "study_cause/leads.png", [None, [10.2, 41], [10.2, 41]])
+    print_rates(rows, "(.+)-10.2M")
 
 
 def dose():
@@ -252,16 +195,10 @@ def dose():
         for title, (pattern, its_pairs) in groups.items():
             chosen = choose(models(rows, pattern, seed=SEEDS_OF_THE_TEST), highest)
             leads[title] = report("dose", f"{title} steps, rates to {highest:g}", chosen, its_pairs)
-    figure, panel = plt.subplots(figsize=(5, 3.4), layout="constrained")
     for recipe in "mntp", "clm25-mlm":
         for title in 20000, "decay":
             change = differences(leads[title][recipe], leads[5000][recipe])
             print(f"lead of {recipe}, {title} minus 5,000: {with_interval(each[0] for each in change.values())}")
-        has = [steps for steps in (5000, 10000, 20000) if recipe in leads[steps]]
-        points = {steps: [each[0] for each in leads[steps][recipe].values()] for steps in has}
-        draw_leads(panel, points, recipe, RECIPES[recipe][0])
-    panel.set(xlabel="steps of 512 tokens", title="width 64")
-    finish(figure, "study_dose/leads.png", [(5000, 10000, 20000)])
     grid = defaultdict(list)
     for row in rows:
         if row["seed"] in ("9", "10", "11") and row["rate"] == "0.002":

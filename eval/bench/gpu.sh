@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.." || exit 2
 export PYTHONUNBUFFERED=1
 
 pack() { # the summary, texts, metrics and results, in one file that is always whole
-    numbers=', torch |agree|: /|device=|what to set|error|FAILED|MFU|medians|ward |passed|failed|: exit '
+    numbers=', torch |agree|device=|what to set|error|FAILED|MFU|medians|ward |passed|failed|: exit '
     (date +%F && cd "$out" && grep -sE "$numbers" ./*.txt) >"$out/summary.$$"
     mv "$out/summary.$$" "$out/summary"
     files=$(cd "$out" && find . -name '*.txt' -o -name metrics.jsonl -o -name result.json)

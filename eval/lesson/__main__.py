@@ -1,7 +1,7 @@
 """The lesson's tools. LESSON.md says what to look for in their output.
 
     python -m eval.lesson explain --ckpt=out/lesson            # what both objectives ask, and what is answered
-    python -m eval.lesson gallery                              # masks, guesses, attention and figures on one page
+    python -m eval.lesson gallery                              # masks, guesses and attention on one page
 
 Both take settings as --key=value and list them with --help.
 """

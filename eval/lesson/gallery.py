@@ -1,11 +1,10 @@
-"""Write one HTML page for a class: a batch under both objectives, a model's guesses and attention, and figures.
+"""Write one HTML page for a class: a batch under both objectives, and a model's guesses and attention.
 
     python -m eval.lesson gallery --ckpts=out/lesson/ckpt-200.pt,out/lesson/ckpt-650.pt
 
 The page needs no network.
 """
 
-import base64
 from html import escape
 from pathlib import Path
 from string import Template
@@ -18,7 +17,6 @@ from model import attention, attention_mask
 
 ckpts = ("out/lesson/ckpt-200.pt", "out/lesson/ckpt-650.pt")  # whose guesses and attention; the first one's next batch
 text = "If the file does not [MASK], an error is raised."  # the sentence for the guesses and the attention
-figures = ("out/lesson/loss.png",)  # the figures of runs to add, if they exist
 out = "out/gallery"  # the folder to write
 
 CAUSAL = {"CLM": True, "MLM": False}
@@ -26,8 +24,8 @@ CELL = 22  # pixels of a square
 SEEN = "#9db8d9"  # colors of the mask pictures
 HIDDEN = "#e8b78a"
 UNSEEN = "#ffffff"
-# The page, with a part for each model between two lines.
-BEFORE, MODEL, AFTER = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8").split("<!-- models -->\n")
+# The page: its beginning, then a part for each model.
+BEFORE, MODEL = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8").split("<!-- models -->\n")
 
 PICTURE = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" \
@@ -38,7 +36,6 @@ font-family="monospace" font-size="11"><rect width="{width}" height="{height}" f
 LABELS = """\
 <text transform="translate({x} 104) rotate(-60)">{label}</text>\
 <text x="94" y="{y}" text-anchor="end">{label}</text><text x="{right}" y="{y}">{target}</text>"""
-FIGURE = '<figure><img alt="" src="data:image/png;base64,{image}"><figcaption>{path}</figcaption></figure>'
 SQUARE = '<rect x="{}" y="{}" width="22" height="22" fill="{}" stroke="#cccccc"/>'
 
 
@@ -97,14 +94,7 @@ def main(cfg):
         guesses = escape(explain.guess_table(model, tokenizer, ids))
         pictures = attention_pictures(model, torch.tensor(ids), labels)
         page += Template(MODEL).substitute(step=step, guesses=guesses, attention=pictures)
-    figures = ""
-    for path in cfg.figures:
-        if Path(path).exists():
-            image = base64.b64encode(Path(path).read_bytes()).decode()
-            figures += FIGURE.format(image=image, path=escape(path))
-    page += Template(AFTER).substitute(figures=figures)
-
     folder = Path(cfg.out)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "index.html").write_text(page, encoding="utf-8")
+    (folder / "index.html").write_text(page + "</html>\n", encoding="utf-8")
     print(f"open {folder}/index.html in a browser")

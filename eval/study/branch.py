@@ -92,7 +92,8 @@ class Schedule:
         for step in steps:
             groups = group_windows(self.objective, self.cfg, self.n_windows, step, every)
             total += step_flops(transformer, groups, "none")
-        return total * self.n_windows / len(range(0, self.n_windows, every)) * len(self.steps) / len(steps)
+        n_looked_at = len(steps) * math.ceil(self.n_windows / every)  # windows
+        return total * len(self.steps) * self.n_windows / n_looked_at
 
 
 def schedule_problems(runs, script=TRAIN):
@@ -105,21 +106,17 @@ def schedule_problems(runs, script=TRAIN):
         if not run.start:
             continue
         ours, theirs, before = Schedule(run, script), Schedule(run.parent, script), known[run.parent.folder]
-        for step in range(len(before), run.start):
-            before.append(theirs.trained(step, spread(step)))
         for step in range(run.start):
-            if not is_same(ours.trained(step, spread(step)), before[step]):
+            place = step * 159 % 256  # near the golden ratio, so that few steps already cover the whole batch
+            if step == len(before):
+                before.append(theirs.trained(step, [place]))
+            if not is_same(ours.trained(step, [place]), before[step]):
                 break
         now, then = ours.trained(step), theirs.trained(step)
         if not is_same(now, then):
             why = f"step {step + 1} has {in_words(*now)}, there {in_words(*then)}"
             hint = f"At most the first {step} steps are the same: branch off there, or earlier"
             yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {hint}"
-
-
-def spread(step):
-    """Return the place of one window, another one in each step. Few steps already cover the whole batch well."""
-    return (step * 159 % 256,)  # 159/256 is near the golden ratio
 
 
 def is_same(now, before):

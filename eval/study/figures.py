@@ -2,8 +2,9 @@
 
 import itertools
 import math
+from collections import defaultdict
 
-from eval.plot import new_figure, save_figure
+from eval.plot import new_figure
 
 # Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well, then the dashes.
 COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"
@@ -25,6 +26,7 @@ AXES = {
     "step": "step of pretraining",
     "steps_added": "steps of MLM added, with a new optimizer",
 }
+LOGARITHMIC = "parameters", "FLOPs of pretraining", "tokens of pretraining"
 LOSS_AXES = ["step", "steps_added"]
 LOSSES = {"CLM": "val_clm_loss", "MLM": "val_mlm_loss"}
 
@@ -34,17 +36,16 @@ def draw(folder, entries, results, logs):
 
     entries: of the setting `figures`. results: a Results. logs: {(label, seed): the lines of metrics.jsonl}.
     """
-    figures = {}  # {(kind, x): {title of a panel: {name of a line: its curves}}}
+    figures = defaultdict(lambda: defaultdict(dict))  # {(kind, x): {title of a panel: {name of a line: its curves}}}
     for kinds, axes, models, name in entries:
         for kind, x in itertools.product(kinds.split(), axes.split()):
             if kind == "losses":
-                curves_of = loss_curves(models.split(), logs)
+                panels = loss_curves(models.split(), logs)
             else:
-                curves_of = score_curves(kind, x, models.split(), results)
-            for title, curves in curves_of.items():
+                panels = score_curves(kind, x, models.split(), results)
+            for title, curves in panels.items():
                 if any(curves):
-                    panels = figures.setdefault((kind, x), {})
-                    panels.setdefault(title, {})[name] = curves
+                    figures[kind, x][title][name] = curves
     drawn = {}
     for (kind, x), panels in figures.items():
         file = f"{kind}_{x}.png"
@@ -73,10 +74,10 @@ def score_curves(kind, x, models, results):
 
 def loss_curves(models, logs):
     """Return {name of the loss: curves} of a line: a curve for each model and seed."""
-    curves = {title: [] for title in LOSSES}
+    curves = defaultdict(list)
     for (label, _), log in logs.items():
-        for title, key in LOSSES.items():
-            if label in models:
+        if label in models:
+            for title, key in LOSSES.items():
                 curves[title].append([(line["step"], line[key], 0) for line in log if key in line])
     return curves
 
@@ -86,14 +87,17 @@ def draw_lines(path, panels, x_label, y_label):
     names = [*dict.fromkeys(name for lines in panels.values() for name in lines)]
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = new_figure(max(5.0, 2.7 * columns), 2.7 * rows + 0.5 + 0.1 * len(names))
+    height = 2.7 * rows + 0.5 + 0.1 * len(names)  # inches, with the legend
+    figure = new_figure(max(5.0, 2.7 * columns), height)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
     for axes in grid[len(panels) :]:
         axes.remove()
-    ticks, handles = (), {}
+    handles = {}
     for axes, (title, lines) in zip(grid, panels.items()):
         axes.set_title(title)
         axes.tick_params(labelsize=8, labelbottom=True)
+        if x_label in LOGARITHMIC:
+            axes.set_xscale("log")
         for name, curves in lines.items():
             color, marker, dashes = STYLES[names.index(name) % len(STYLES)]
             style = dict(color=color, lw=1.2, label=name)
@@ -102,17 +106,12 @@ def draw_lines(path, panels, x_label, y_label):
                 if math.isnan(x[0]):
                     handles[name] = axes.axhline(*y, ls=":", **style)
                     continue
-                ticks = ticks or x  # those of the first curve
                 marks = dict(marker=marker, ms=5, elinewidth=0.9, capsize=2) if len(x) < 20 else {}
                 handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style, **marks)
-    if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, map(short, ticks))
-        axes.set_xticks([], minor=True)
     figure.supxlabel(x_label)
     figure.supylabel(y_label, fontsize=10)
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
-    save_figure(figure, path)
+    figure.savefig(path, dpi=150)
 
 
 def short(n):

@@ -1,9 +1,8 @@
 """Write the report on a study, or on any folder of fine-tuning results. Both are the same page.
 
-The report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv (all pairs), losses.csv (by
-pretraining seed), and figures. It needs no checkpoint: result.json and instances.npz of each fine-tuning and
-metrics.jsonl of each run are enough. Missing and failed runs are shown as such and never filled in. A damaged result
-stops the report.
+The report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv (all pairs) and figures. It needs
+no checkpoint: result.json and instances.npz of each fine-tuning and metrics.jsonl of each run are enough. Missing and
+failed runs are shown as such and never filled in. A damaged result stops the report.
 """
 
 import csv
@@ -18,14 +17,13 @@ from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import mean_score
 from run import SOURCES, read_metrics
 
-# The columns of results.csv, comparisons.csv and losses.csv.
+# The columns of results.csv and comparisons.csv.
 RESULTS = (
     "folder model pretraining_seed task family lr seed validation test chosen parameters step tokens clm_fraction "
     "mask_ratio"
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
-LOSSES = ["model", "pretraining_seed", "step", "tokens", *figures.LOSSES.values()]
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
@@ -80,7 +78,7 @@ def write(plan):
         page += ["## Scores", scores, RATES, rate_table(results)]
     if compared:
         page += ["## Comparisons", DESCRIPTION, comparison_table(results, compared)]
-    if losses := loss_table(folder, logs):
+    if losses := loss_table(logs):
         page += ["## Losses", ABOUT_LOSSES, losses]
     if drawn := figures.draw(folder, cfg.figures, results, logs):
         page += ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())]
@@ -111,8 +109,12 @@ def table(header, rows):
         return ""
     cells = [[str(cell or "-") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells)]
-    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, ["-" * n for n in widths], *cells)]
-    return "\n".join(f"| {line} |" for line in lines)
+    rule = ["-" * n for n in widths]
+    lines = []
+    for line in (header, rule, *cells):
+        padded = " | ".join(map(str.ljust, line, widths))
+        lines.append(f"| {padded} |")
+    return "\n".join(lines)
 
 
 def bullets(lines):
@@ -126,7 +128,10 @@ def write_csv(path, columns, rows):
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({name: f"{x:.6g}" if isinstance(x, float) else x for name, x in row.items()})
+            cells = {}
+            for name, value in row.items():
+                cells[name] = f"{value:.6g}" if isinstance(value, float) else value
+            writer.writerow(cells)
 
 
 # ----------------------------------------------------------------------------
@@ -230,12 +235,15 @@ def rate_table(results):
     """Return a table of the learning rates of fine-tuning that validation chose."""
     lines = []
     for label in results.labels:
-        lines.append([label])
+        cells = [label]
         for task, rows in results.by_task.items():
             grid = sorted({row.lr for row in rows})
             ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # of one rate, none was chosen
-            chosen = sorted({row.lr for row in results.chosen[label, task]})
-            lines[-1].append(", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in chosen))
+            chosen = []
+            for rate in sorted({row.lr for row in results.chosen[label, task]}):
+                chosen.append(f"{rate:g}*" if rate in ends else f"{rate:g}")
+            cells.append(", ".join(chosen))
+        lines.append(cells)
     return table(["model", *results.by_task], lines)
 
 
@@ -250,21 +258,18 @@ def comparison_table(results, compared):
     return table(["A", "B", *results.targets, "over"], lines)
 
 
-def loss_table(folder, logs):
-    """Write losses.csv, and return a table of both validation losses of each row. logs: {(row, seed): log}."""
-    lines, ends = [], defaultdict(list)  # ends: {row: the last line of each seed's log}
-    for (row, seed), log in logs.items():
-        lines += [line | {"model": row, "pretraining_seed": seed} for line in log if "val_clm_loss" in line]
+def loss_table(logs):
+    """Return a table of both validation losses of each row, at the end. logs: {(row, seed): log}."""
+    ends = defaultdict(list)  # {row: the last line of each seed's log}
+    for (row, _), log in logs.items():
         ends[row].append(log[-1])
-    if not lines:
-        return ""
-    write_csv(folder / "losses.csv", LOSSES, lines)
     rows = []
-    for row, of_row in ends.items():
-        rows.append([row])
+    for row, lines in ends.items():
+        cells = [row]
         for key in figures.LOSSES.values():
-            losses = [line[key] for line in of_row if key in line]
-            rows[-1].append(losses and Score(*stats.interval(losses), digits=3))
+            losses = [line[key] for line in lines if key in line]
+            cells.append(losses and Score(*stats.interval(losses), digits=3))
+        rows.append(cells)
     return table(["model", *figures.LOSSES], rows)
 
 

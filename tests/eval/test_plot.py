@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from errors import DataError
@@ -28,18 +29,14 @@ def test_the_summary_goes_by_the_phases_of_the_log(tmp_path):
         assert [line[:20].strip() for line in summary(read_metrics(tmp_path)).splitlines()[1:]] == rows
 
 
-def test_the_figure_of_a_mixed_phase_has_its_parts(tmp_path, monkeypatch):
-    write_log(tmp_path, [CLM, CLM, MIXED, MIXED], clm_loss=2.5, mlm_loss=4.0)
-    figures = []
-    monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
+def test_a_phase_is_a_curve_with_gaps_where_the_run_was_in_another(tmp_path, monkeypatch):
+    write_log(tmp_path, [CLM, MIXED, CLM, MIXED])
+    figures, new_figure = [], plot.new_figure
+    monkeypatch.setattr(plot, "new_figure", lambda *size: figures.append(new_figure(*size)) or figures[0])
     plot_run(tmp_path)
     lines = {line.get_label(): [*line.get_ydata()] for line in figures[0].axes[0].lines}
-    assert lines["training, CLM + MLM"][2:] == [3.0, 3.0] and lines["training, MLM"][2:] == [4.0, 4.0]
-    assert lines["training, CLM"] == [3.0, 3.0, 2.5, 2.5]
-    assert [text.get_text() for text in figures[0].axes[0].texts] == [" to CLM + MLM"]
-    write_log(tmp_path, [CLM, MLM] * 3)  # alternating phases have no marks
-    plot_run(tmp_path)
-    assert len(figures[1].axes[0].texts) == 0
+    assert lines["training, CLM + MLM"][1::2] == lines["training, CLM"][::2] == [3.0, 3.0]
+    assert np.isnan(lines["training, CLM"][1::2]).all() and lines["validation, MLM"] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("line", [b"no", b"[1]", b'{"loss": 1}', b"[" * 100_000, b"\xff"])
@@ -49,12 +46,11 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
         read_metrics(tmp_path)
 
 
-def test_what_cannot_be_drawn(run, tmp_path):
-    """A folder is where the figure belongs; the log is of a fine-tuning."""
+def test_a_figure_whose_place_is_taken_or_whose_log_is_of_a_fine_tuning(run, tmp_path):
     write_log(tmp_path, [CLM, MLM])
     (tmp_path / "loss.png").mkdir()
     code, text = run([str(tmp_path)], "eval.plot")
-    assert code == 1 and "Is a directory" in text and "log" not in text and "Traceback" not in text, text
+    assert code == 1 and "Is a directory" in text and "Traceback" not in text, text
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
     code, text = run([str(tmp_path)], "eval.plot")
-    assert code == 1 and "has no log of train.py: KeyError: 'phase'" in text, text
+    assert code == 1 and "has no metrics.jsonl of train.py" in text and "Traceback" not in text, text

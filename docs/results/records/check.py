@@ -167,10 +167,6 @@ def keep(study, path):
 def main(study, kept=None):
     if kept and (kept.suffix != ".zip" or kept.exists()):
         sys.exit(f"{kept} must be a new file that ends in .zip; what exists is not replaced")
-    if kept and kept.parent.resolve() == RECORDS.resolve():
-        number = len(earlier(kept)) + 1
-        if not kept.name.startswith(f"{number}-"):
-            sys.exit(f"{kept}: call it {number}-short-name.zip, it is record {number}")
     if not study.exists() or not (opened(study) / "report" / "results.csv").exists():
         sys.exit(f"{study}: no such study. Run it first: python -m eval.study config/study_record.py")
     runs, scores = read_runs(study), mean_scores(study)

@@ -1,4 +1,4 @@
-"""The doctor and the script for a GPU; the sums of the presets' comments."""
+"""The doctor and the script for a GPU."""
 
 import os
 import re
@@ -8,15 +8,14 @@ import sys
 import tarfile
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
-import torch
 from helpers import ROOT
 
 import configurator
 import model_checks
 from eval.bench import doctor
-from model import ModelConfig, Transformer
 
 
 @pytest.mark.slow
@@ -30,41 +29,11 @@ def test_attention_is_measured():
     assert "left out: cudnn" in text and re.search(r"matrix product [0-9.e-]+ TFLOP/s", text)
 
 
-@pytest.mark.parametrize("name", doctor.PAPER)
-def test_the_presets_fit_into_80_gb(name):
-    """And the next larger micro_batch that divides the 144 windows of a GPU does not."""
-    cfg = configurator.load(ROOT / "train.py", [str(ROOT / f"config/{name}.py")])
-    config = doctor.PAPER[name]
-    for size, micro_batch in ((80, cfg.micro_batch), (141, 2 * cfg.micro_batch)):
-        largest = doctor.largest_micro_batch(config, size * 10**9)
-        assert micro_batch == max(n for n in (12, 24, 48, 72, 144) if n <= largest), size
-    peak = doctor.fixed_bytes(config) + doctor.loss_bytes(80 * 10**9) + cfg.micro_batch * doctor.window_bytes(config)
-    assert f" {peak / 1e9:.1f} " in (ROOT / "docs/speed.md").read_text()
-
-
-def test_the_7b_preset_needs_eight_gpus_of_80_gb():
-    """The sum of its comment: 20 bytes a parameter are shared, 12 of embedding and head and 18 of a block are not."""
-    page = (ROOT / "config/continue_7b.py").read_text()
-    cfg = configurator.load(ROOT / "train.py", [str(ROOT / "config/continue_7b.py")])
-    shape = dict(n_layer=28, n_head=28, n_kv_head=4, d_model=3584, d_ff=18_944, seq_len=2048, qkv_bias=True)
-    config = ModelConfig(vocab_size=152_064, **shape)
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in Transformer(config).parameters())
-    ends, window = 2 * config.vocab_size * config.d_model, doctor.window_bytes(config)
-    parts = [20 * parameters / 8, 12 * ends, 18 * (parameters - ends) / config.n_layer, doctor.loss_bytes(80 * 10**9)]
-    parts.append(cfg.micro_batch * window)
-    assert all(f" {part / 1e9:.1f} " in page for part in [*parts, sum(parts)])
-    assert sum(parts) + 2**30 < 80e9 < sum(parts) + window + 2**30
-    assert f" {sum(parts) / 1e9:.1f} " in (ROOT / "docs/speed.md").read_text()
-
-
 def test_doctor_says_what_fails_and_goes_on(capsys, monkeypatch):
     """How it finds what the kernels compute is in test_runtime.py."""
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv("CC", "")
     doctor.main(configurator.load(doctor.__file__, []))
     text = capsys.readouterr().out
-    assert "compiler: FAILED" in text and "device: " in text and "what to set: " in text
+    assert "device=" in text and "what to set: " in text
     monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: "")
     doctor.kernels([32])
     assert "head dim 32: the kernels agree" in capsys.readouterr().out
@@ -74,22 +43,6 @@ def test_doctor_says_what_fails_and_goes_on(capsys, monkeypatch):
     assert "head dim 32: FAILED: it raises RuntimeError" in capsys.readouterr().out
 
 
-# A stand-in for Python. It passes the script's questions about the machine, prints what it is asked to do, takes time,
-# and says whether SIGINT would stop it.
-PYTHON = """#!{python}
-import os, signal, sys, time
-from pathlib import Path
-args = sys.argv[1:]
-if args[0] == "-c":
-    sys.exit()
-print("asked:", *args, flush=True)
-Path("{log}").open("a").write(" ".join(args) + "\\n")
-assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-time.sleep(0.2)
-sys.exit("--head_dims=64,96" in args and "doctor" in args)
-"""
-
-
 @pytest.mark.slow
 def test_the_gpu_script_survives_its_caller(tmp_path):
     """It is killed with all that it started in its session, called again for a moment, then until the end.
@@ -97,7 +50,7 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
     A part that had ended does not run again. The settings of the others are right.
     """
     stub, log, out = (tmp_path / name for name in ("python3", "asked", "out"))
-    stub.write_text(PYTHON.format(python=sys.executable, log=log))
+    stub.write_text(Path(__file__).with_name("python.txt").read_text().format(python=sys.executable, log=log))
     stub.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     command, options = ["sh", "eval/bench/gpu.sh", out], dict(env=environment, cwd=ROOT, text=True)

@@ -267,12 +267,9 @@ def test_the_batch_is_the_next_of_the_run(undisturbed, capsys):
 
 def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):
     _, run = undisturbed
-    (tmp_path / "figure.png").write_bytes(b"figure")
-    args = f"--ckpts={run}/ckpt-5.pt,{run} --figures={tmp_path}/figure.png,none --out={tmp_path}/gallery"
-    start(gallery, *args.split(), "--text=a < b [MASK]")
+    start(gallery, f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}/gallery", "--text=a < b [MASK]")
     page = (tmp_path / "gallery" / "index.html").read_text()
-    assert re.findall(r"(?:src|href)=.{0,23}", page) == ['src="data:image/png;base64,']
-    assert "figure.png</figcaption>" in page and "none</figcaption>" not in page and "one token at a time" in page
+    assert not re.findall("(?:src|href)=", page) and page.count("one token at a time") == 2
     assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 2 * 4 and escape("' <'") in page and " <'" not in page
     hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
     n = hidden.count("[MASK]")

@@ -41,10 +41,6 @@ def results_in(root, metric="field"):
     return report.read_results(plan_of(runs="", metrics=metric, out_dir=root))
 
 
-def half(c):
-    return (c.high_95 - c.low_95) / 2
-
-
 MAIN = {"cola": {"field": ["matthews"], "paper": ["accuracy"]}, "nq": {"field": [], "paper": ["ndcg@10_judged"]}}
 MAIN["msmarco"] = {"field": [], "paper": ["nq/ndcg@10_judged", "mldr/ndcg@10_judged"]}
 MAIN["conll"] = {"field": ["entity_f1"], "paper": ["sentence_macro_f1"]}
@@ -95,7 +91,7 @@ def test_what_two_models_have_in_common_is_compared(tmp_path):
         test = dict(zip(names, (50 + gain * seed, 30 + gain * seed)))
         make_result(tmp_path / "ir", name, "msmarco", seed=seed, family="ir", test=test, main=MAIN["msmarco"])
     c = results_in(tmp_path / "ir").compare("a", "b", "ir mean")
-    assert c.difference == pytest.approx(-2) and 4.3026 / 3**0.5 < half(c) < 4.3026 / 3**0.5 + 0.5
+    assert c.difference == pytest.approx(-2) and 0 < c.high_95 + 2 - 4.3026 / 3**0.5 < 0.5
 
 
 def test_a_deviation_takes_all_tasks(tmp_path):
@@ -115,7 +111,7 @@ def test_the_interval_counts_the_sample_of_test_instances(tmp_path):
         make_result(tmp_path, "clm", seed=seed, test=right | (np.arange(n) >= 384), n=n)
     c = results_in(tmp_path).compare("mlm", "clm", "sst2")
     assert c.difference == pytest.approx(-4)
-    assert half(c) == pytest.approx(1.96 * 100 * (0.04 * 0.96 / n) ** 0.5, rel=0.15)
+    assert c.high_95 + 4 == pytest.approx(1.96 * 100 * (0.04 * 0.96 / n) ** 0.5, rel=0.15)
 
 
 def test_what_is_paired(tmp_path):
@@ -222,9 +218,8 @@ def test_the_report_on_a_study_is_as_before(tmp_path):
     for row, same in zip(*compared, strict=True):
         for name, cell in row.items():
             assert cell == same[name] or float(cell) == pytest.approx(float(same[name]), rel=1e-4), (row, name)
-    losses = read_csv(tmp_path / "study/report", "losses.csv")
-    steps = [int(row["step"]) for row in losses if row["model"] == "split"]
-    assert steps == [*range(0, 41, 5)] * 3  # those before 20 are of clm
+    split = plan.runs["split", 1]
+    assert [line["step"] for line in report.whole_log(split, 40)] == [*range(0, 41, 5)]  # those before 20 are of clm
     untrained = [row for row in read_csv(tmp_path / "study/report", "results.csv") if row["model"] == "random-mlm"]
     assert {(row["step"], row["tokens"], row["mask_ratio"]) for row in untrained} == {("0", "0", "0")}
 
@@ -265,10 +260,8 @@ def test_a_line_of_the_table_of_figures_is_a_line_of_a_figure(tmp_path, monkeypa
     names = "scores_clm_fraction scores_tokens stability_clm_fraction stability_tokens scores_steps_added"
     assert [*drawn] == [*names.split(), "losses_steps_added"] and all(f"]({name}.png)" in text for name in drawn)
     lines = drawn["scores_clm_fraction"]["mean of families"]
-    (points,) = lines["three"]
-    assert [x for x, *_ in points] == [0, 0.5, 1] and points[1][1] > max(points[0][1], points[2][1]) + 8
-    ((x, y, half),) = lines["one"][0]
-    assert np.isnan(x) and y < 60
+    ((mlm, split, clm),), (((x, y, _),),) = lines["three"], lines["one"]
+    assert (mlm[0], split[0], clm[0]) == (0, 0.5, 1) and split[1] > max(mlm[1], clm[1]) + 8 and np.isnan(x) and y < 60
     assert [x for x, *_ in drawn["scores_tokens"]["sst2"]["three"][0]] == [40 * 4096] * 3
     assert [x for x, *_ in drawn["scores_steps_added"]["sst2"]["two"][0]] == [0, 10]  # what is continued, at 0
     assert all(0 < y < 1 for _, y, _ in drawn["stability_tokens"]["sst2"]["three"][0])
