@@ -20,16 +20,18 @@ from runtime import peak_memory
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mntp": "#b3541e"}
 
 
+def switches(log):
+    """Return the lines of a log that end a phase, but for the last one; [] if phases alternate."""
+    found = [line for line, following in itertools.pairwise(log) if line["phase"] != following["phase"]]
+    return found if len(found) < 4 else []
+
+
 def summary(log):
-    """Return the validation losses of a run as text: at its start, at its switches if they are few, and at its end."""
+    """Return the validation losses of a run as text: at its start, at its switches and at its end."""
     evaluated = [line for line in log if "val_clm_loss" in line]
     keys = validation_keys(evaluated[-1])
     moments = [("start", evaluated[0])]
-    for line, following in itertools.pairwise(log):
-        if line["phase"] != following["phase"] and "val_clm_loss" in line:
-            moments.append(("switch", line))
-    if len(moments) > 4:  # phases alternate
-        del moments[1:]
+    moments += [("switch", line) for line in switches(log) if line in evaluated]
     moments.append(("end", evaluated[-1]))
     names = "".join(f"{title(name):>8}" for name in keys)
     rows = [f"validation loss   {names}   (nats per predicted token)"]
@@ -129,6 +131,8 @@ def plot_run(out_dir):
     for (name, key), style in zip(validation_keys(evaluated[-1]).items(), ("o-", "s--")):
         losses = [line[key] for line in evaluated]
         axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {title(name)}")
+    for line in switches(lines):
+        axes.axvline(line["step"], color="0.5", lw=1, ls=":", label="switch")
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")
     axes.legend()
     path = Path(out_dir, "loss.png")

@@ -26,7 +26,6 @@ AXES = {
     "step": "step of pretraining",
     "steps_added": "steps of MLM added, with a new optimizer",
 }
-LOGARITHMIC = "parameters", "FLOPs of pretraining", "tokens of pretraining"
 LOSS_AXES = ["step", "steps_added"]
 LOSSES = {"CLM": "val_clm_loss", "MLM": "val_mlm_loss"}
 
@@ -92,12 +91,10 @@ def draw_lines(path, panels, x_label, y_label):
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
     for axes in grid[len(panels) :]:
         axes.remove()
-    handles = {}
+    ticks, handles = (), {}
     for axes, (title, lines) in zip(grid, panels.items()):
         axes.set_title(title)
         axes.tick_params(labelsize=8, labelbottom=True)
-        if x_label in LOGARITHMIC:
-            axes.set_xscale("log")
         for name, curves in lines.items():
             color, marker, dashes = STYLES[names.index(name) % len(STYLES)]
             style = dict(color=color, lw=1.2, label=name)
@@ -106,8 +103,13 @@ def draw_lines(path, panels, x_label, y_label):
                 if math.isnan(x[0]):
                     handles[name] = axes.axhline(*y, ls=":", **style)
                     continue
+                ticks = ticks or x  # those of the first curve
                 marks = dict(marker=marker, ms=5, elinewidth=0.9, capsize=2) if len(x) < 20 else {}
                 handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style, **marks)
+    if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, map(short, ticks))
+        axes.set_xticks([], minor=True)
     figure.supxlabel(x_label)
     figure.supylabel(y_label, fontsize=10)
     figure.legend(handles.values(), handles, loc="outside upper center", ncols=2, fontsize=8.5)
