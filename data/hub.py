@@ -203,6 +203,8 @@ def write_folder(state, model, path, folder, kind):
     """
     folder = Path(folder)
     library, transformers = optional_package("safetensors.torch"), optional_package("transformers")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     with refuse_malformed(f"{path}: its records are not as this version of train.py or finetune.py writes them"):
         role = role_of(state, kind, path)
         class_name, tag, head_names = CLASSES[f"{kind} {role}"]
