@@ -47,8 +47,11 @@ def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
         ids = [tokenizer.eos_id] + ids  # the eos of the document before, as in training: token i is now at i + 1
     hidden = model(torch.tensor([ids], device=model.device), causal=False)  # (1, T, d_model)
     p = model.logits(hidden[0, masks]).float().softmax(-1)  # (n_masks, V)
-    values, tokens = (best.tolist() for best in p.topk(k))
-    return [[(tokenizer.decode([i]), q) for i, q in zip(*of_mask)] for of_mask in zip(tokens, values)]
+    best = []
+    for of_mask in p:
+        likeliest = of_mask.topk(k).indices.tolist()
+        best.append([(tokenizer.decode([i]), of_mask[i].item()) for i in likeliest])
+    return best
 
 
 @torch.no_grad()

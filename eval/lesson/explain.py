@@ -51,7 +51,8 @@ def example(state, tokenizer):
     cfg = configurator.Settings(state["settings"])
     batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, state["config"]["seq_len"])
     shown = {}
-    for name, objective in ("CLM", CLM()), ("MLM", MLM(cfg.mask_ratio)):
+    objectives = {"CLM": CLM(), "MLM": MLM(cfg.mask_ratio)}
+    for name, objective in objectives.items():
         batch = batches.batch(state["step"], objective, [0])
         (inputs,) = batch["tokens"]
         targets = torch.full_like(inputs, -1).scatter(0, batch["positions"], batch["targets"])
@@ -89,7 +90,8 @@ def guess(tokenizer, p, i):
     """
     best = []
     for k in p.topk(TOP_K).indices.tolist():
-        best.append(f"{token_name(tokenizer, k)} {p[k]:.0%}")
+        name = token_name(tokenizer, k)
+        best.append(f"{name} {p[k]:.0%}")
     own = "" if i == tokenizer.mask_id else f"{p[i]:.1%}"
     return own, ", ".join(best)
 
@@ -98,10 +100,11 @@ def guess_table(model, tokenizer, ids):
     """Return a table of what each objective predicts of each token of ids, as text."""
     clm, mlm = predictions(model, torch.tensor(ids), tokenizer)
     rows, by_clm = [HEADER], ("", "no token before it")
+    following = [*ids[1:], tokenizer.mask_id]  # the last is not known
     for i, token in enumerate(ids):
-        rows.append((f"{i:>4} {token_name(tokenizer, token)}", *by_clm, *guess(tokenizer, mlm[i], token)))
-        following = ids[i + 1] if i + 1 < len(ids) else tokenizer.mask_id
-        by_clm = guess(tokenizer, clm[i], following)
+        by_mlm = guess(tokenizer, mlm[i], token)
+        rows.append((f"{i:>4} {token_name(tokenizer, token)}", *by_clm, *by_mlm))
+        by_clm = guess(tokenizer, clm[i], following[i])
     rows.append((f"{len(ids):>4} (next)", *by_clm, "", ""))
     return aligned(rows)
 
@@ -109,8 +112,11 @@ def guess_table(model, tokenizer, ids):
 def aligned(rows):
     """Return rows of cells as a text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
-    return "\n".join(map(str.rstrip, lines))
+    text = ""
+    for row in rows:
+        line = "  ".join(map(str.ljust, row, widths))
+        text += line.rstrip() + "\n"
+    return text.rstrip()
 
 
 def main(cfg):
@@ -123,5 +129,6 @@ def main(cfg):
             rows.append([f"{name} input", *inputs])
             rows.append([f"{name} target", *targets])
         print(aligned(rows))
-    print(f"\n{cfg.ckpt}, step {state['step']} (p: probability of the token itself; then the likeliest tokens)\n")
+    about = "p: probability of the token itself; then the likeliest tokens"
+    print(f"\n{cfg.ckpt}, step {state['step']} ({about})\n")
     print(guess_table(model, tokenizer, ids))

@@ -152,8 +152,9 @@ class Plan:
         """Add a data set, given by its name or as a task file, with its own arguments of finetune.py."""
         args = [*self.words("finetune", self.cfg.finetune), *args, f"--task={name}"]
         settings, _ = configurator.parse(args, FINETUNE_DEFAULTS)
-        given = {word.partition("=")[0] for word in args}
-        self.problems += [f"tasks: {name}: {key} is set by the study" for key in OWN if f"--{key}" in given]
+        for origin, key, _ in configurator.assignments(args, FINETUNE_DEFAULTS, []):
+            if key in OWN:
+                self.problems.append(f"tasks: {name}: {key} is set by the study, not by {origin}")
         try:
             task = find_task(name, settings.tasks_dir, settings.max_steps == 0)
         except DataError as error:

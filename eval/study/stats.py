@@ -42,7 +42,8 @@ def chi(df):
     v = (positions + 1) / 2
     x = low + (high - low) * v**2  # squared: more nodes near 0, where the far tails of few degrees come from
     log_density = (df - 1) * np.log(x) - x**2 / 2
-    weights = weights * v * np.exp(log_density - log_density.max())
+    density = np.exp(log_density - log_density.max())
+    weights = weights * v * density
     return x, weights / weights.sum()
 
 
@@ -73,7 +74,8 @@ def interval(values):
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return mean, None
-    return mean, half_width(n - 1, np.std(values, ddof=1) / math.sqrt(n))
+    deviation = np.std(values, ddof=1)
+    return mean, half_width(n - 1, deviation / math.sqrt(n))
 
 
 def bootstrap(instances, resamples, seed):
@@ -82,7 +84,8 @@ def bootstrap(instances, resamples, seed):
     A resample is a vector of how often each instance was drawn, the same for all runs.
     """
     runs, n, classes, _ = instances.shape
-    flat = np.ascontiguousarray(instances.transpose(1, 0, 2, 3)).reshape(n, -1)  # (n, R * C * 2)
+    by_instance = np.ascontiguousarray(instances.transpose(1, 0, 2, 3))  # (n, R, C, 2)
+    flat = by_instance.reshape(n, -1)  # (n, R * C * 2)
     rng = np.random.default_rng(seed)
     scores = np.empty((resamples, runs))
     for i in range(resamples):
@@ -120,11 +123,14 @@ def compare(parts):
     se = math.sqrt(sum(seeds))
     shared = math.sqrt(max(0.0, shared))
     if se + shared <= TIE:
-        return estimate, 0.0 if abs(estimate) <= TIE else math.inf, 1.0
+        half = 0.0 if abs(estimate) <= TIE else math.inf
+        return estimate, half, 1.0
     df = 1.0
     if se:
         df = sum(seeds) ** 2 / np.sum(np.square(seeds) / degrees)
-    return estimate, half_width(df, se, shared), tail(abs(estimate), df, se, shared)
+    half = half_width(df, se, shared)
+    p = tail(abs(estimate), df, se, shared)
+    return estimate, half, p
 
 
 def holm(p):
@@ -133,4 +139,5 @@ def holm(p):
     order = np.argsort(p, kind="stable")
     remaining = np.arange(len(p), 0, -1)  # how many hypotheses are not rejected yet
     adjusted = np.maximum.accumulate(p[order] * remaining)
-    return np.minimum(1, adjusted)[np.argsort(order)]
+    adjusted = np.minimum(1, adjusted)
+    return adjusted[np.argsort(order)]
