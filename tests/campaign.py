@@ -1,7 +1,7 @@
 """Fault campaign: disturb runs in every way we know, and look whether anything is lost.
 
     python tests/campaign.py --minutes=30
-    python tests/campaign.py --case="two writers 17"      # one case again, with all that its processes print
+    python tests/campaign.py --case="two writers 17"      # one case again
 
 A case works on a tiny pretraining run, preparation or fine-tuning, in a folder of its own. It survives if the same
 command, started again, ends with what an undisturbed process gives, bit for bit: weights, optimizer state, metrics,
@@ -23,32 +23,25 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
-
 import checkpoint  # noqa: E402
 from helpers import TINY, WORDS, flip_bit, metrics, on_changes, run_script, server  # noqa: E402
 
-STEPS = 12
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT]
-NEVER = 10**9
-TRAIN = f"--max_steps={STEPS} --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16 --resume=True"
-TUNE = "--max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 --family=sc"
-TABLES = "--train={}/table.csv --validation={}/table.csv --test={}/table.csv"
-# Commands, with {} for a case's folder, and the folder or file of what they leave. set_up adds `fresh`, the folder with
-# which a command begins, and `begun`, one in which it has been interrupted (a fine-tuning has none).
-WORK = [
-    SimpleNamespace(script=command.split()[0], command=command)
-    for command in (
-        f"train.py {' '.join(TINY)} {TRAIN} --data={{}}/data --out_dir={{}}/out",
-        "data.prepare --val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/out",
-        f"finetune.py {TUNE} {TABLES} --init_from={{}}/ckpt-{STEPS}.pt --out_dir={{}}/out",
-    )
-]
+# The commands, with {} for a case's folder.
+TRAIN = (
+    f"train.py {' '.join(TINY)} --max_steps=12 --switch_step=5 --eval_interval=6 --checkpoint_interval=3 --d_model=16 "
+    "--resume=True --data={}/data --out_dir={}/out"
+)
+PREPARE = "data.prepare --val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/out"
+TUNE = (
+    "finetune.py --max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 "
+    "--family=sc --train={}/table.csv --validation={}/table.csv --test={}/table.csv --init_from={}/ckpt-12.pt "
+    "--out_dir={}/out"
+)
 
 
 class Lost(Exception):
@@ -75,40 +68,32 @@ def child(script, args, output, folder, at, size, fault):
     run_script(script, args, {}, output, ROOT)
 
 
-def result_of(work, out):
-    """Return what a command leaves that an undisturbed one gives, too: {name: content}."""
-    if work.script == "data.prepare":
-        return {path.name: path.read_bytes() for path in out.iterdir()}
-    if work.script == "finetune.py":
-        scores = json.loads((out / "result.json").read_text())["metrics"]
-        weights = torch.load(out / "model.pt", weights_only=True)["model"]
-        return {"result.json": scores, "metrics.jsonl": metrics(out), "model.pt": weights}
-    state = torch.load(checkpoint.path_of(out, STEPS), weights_only=True)
-    return {"metrics.jsonl": metrics(out), "weights": state["model"], "optimizer": state["optimizer"]}
+class Work:
+    """A command whose processes are disturbed. What it begins with is in the folder `fresh`.
 
+    begun: another such folder, in which the command has been interrupted (a fine-tuning has none).
+    """
 
-def same(a, b):
-    """Whether two results are equal, bit for bit."""
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return a == b if not isinstance(a, (list, tuple)) else len(a) == len(b) and all(map(same, a, b))
+    def __init__(self, command, fresh):
+        """Run the command without faults, and note what the cases need to know about it."""
+        self.command, self.fresh, self.begun = command, fresh, fresh
+        self.begin(fresh)
+        started, process = time.monotonic(), self.start()
+        self.wait(process)
+        self.seconds, self.expected = time.monotonic() - started, self.result()
+        self.changes = int(Path(f"{process.output}.changes").read_text())
+        self.largest = max(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
-
-class Case:
-    """A folder in which processes of `work` are disturbed. It begins as a copy of the folder `template`."""
-
-    def __init__(self, work, template, verbose=False):
-        self.work, self.template, self.verbose = work, template, verbose
-        self.folder = template.parent / "case" / "files"
+    def begin(self, template):
+        """Begin a case in a copy of a folder."""
+        self.folder = self.fresh.parent / "case" / "files"
         shutil.rmtree(self.folder.parent, ignore_errors=True)
         shutil.copytree(template, self.folder)
 
-    def start(self, at=NEVER, size=-1, fault="kill"):
-        """Start the command of the work with a fault: see `child`. Returns the process."""
+    def start(self, at=10**9, size=-1, fault="kill"):
+        """Start the command with a fault: see `child`. Returns the process."""
         output = Path(tempfile.mkstemp(dir=self.folder.parent)[1])
-        script, *args = self.work.command.replace("{}", str(self.folder)).split()
+        script, *args = self.command.replace("{}", str(self.folder)).split()
         process = server.Process(target=child, args=(script, args, output, self.folder, at, size, fault))
         process.start()
         process.output = output
@@ -118,13 +103,21 @@ class Case:
         """Check how a process ends, and return what it printed. names: a pattern for what it must name if it stops."""
         process.join(120)
         code, text = process.exitcode, process.output.read_text(errors="replace")
-        if self.verbose:
-            print(f"--- exit code {code}\n{text}")
         if code is None:
             process.kill()
         if code is None or code < 0 or "Traceback" in text or (code and not re.search(names, text)):
-            raise Lost(f"exit code {code}: {' '.join(text.split())[-300:]}")
+            raise Lost(f"exit code {code}\n{text}")
         return text
+
+    def result(self):
+        """Return what the command leaves that an undisturbed process gives, too: {name: content}."""
+        out = self.folder / "out"
+        if self.command == PREPARE:
+            return {path.name: path.read_bytes() for path in out.iterdir()}
+        state = checkpoint.read(out / ("model.pt" if self.command == TUNE else "ckpt-12.pt"))
+        weights, optimizer = (checkpoint.checksum(state.get(name)) for name in ("model", "optimizer"))
+        scores = json.loads((out / "result.json").read_text())["metrics"] if self.command == TUNE else {}
+        return {"metrics.jsonl": metrics(out), "weights": weights, "optimizer": optimizer, "scores": scores}
 
     def finish(self):
         """Run the command without a fault, and compare what it leaves."""
@@ -134,59 +127,59 @@ class Case:
     def compare(self, may_differ=""):
         """Raise Lost unless the result is that of an undisturbed process. may_differ: a file's name."""
         try:
-            result = result_of(self.work, self.folder / "out")
+            result = self.result()
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise Lost(f"no result ({error!r})") from None
-        for name in (self.work.expected.keys() | result.keys()) - {may_differ}:
-            if not same(result.get(name), self.work.expected.get(name)):
+        for name in (self.expected.keys() | result.keys()) - {may_differ}:
+            if result.get(name) != self.expected.get(name):
                 raise Lost(f"{name} is not that of an undisturbed process")
 
 
-# --- The classes. Each takes a case, its number and a random.Random, and raises Lost ---
+# --- The classes. Each takes a work, the number of a case and a random.Random, and raises Lost ---
 
 
-def signals(case, number, rng):
+def signals(work, number, rng):
     """Up to three starts, each with one or two signals at random times."""
     for _ in range(rng.randint(1, 3)):
-        process = case.start()
+        process = work.start()
         for _ in range(rng.randint(1, 2)):
-            process.join(rng.uniform(0, case.work.seconds))
+            process.join(rng.uniform(0, work.seconds))
             if process.is_alive():
                 os.kill(process.pid, rng.choice(SIGNALS))
         process.join(120)
-    case.finish()
+    work.finish()
 
 
-def kills(case, number, rng):
+def kills(work, number, rng):
     """A kill at each change of the disk in turn, or inside a write; half of the time another one in the next start."""
-    inside = dict(size=int(case.work.largest ** rng.random()))
-    case.start(**inside if number % 2 else dict(at=number // 2 % case.work.changes + 1)).join(120)
+    inside = dict(size=int(work.largest ** rng.random()))
+    work.start(**inside if number % 2 else dict(at=number // 2 % work.changes + 1)).join(120)
     if rng.random() < 0.5:
-        case.start(at=rng.randint(1, case.work.changes)).join(120)
-    case.finish()
+        work.start(at=rng.randint(1, work.changes)).join(120)
+    work.finish()
 
 
-def failing_disk(case, number, rng):
+def failing_disk(work, number, rng):
     """From some change on the disk is read-only or fails, or it has no place for a larger file."""
     fault = rng.choice([errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
-    size, at = rng.randint(4000, case.work.largest), rng.choice([1, rng.randint(1, case.work.changes)])
-    case.wait(case.start(fault=fault, **dict(size=size) if fault == errno.EFBIG else dict(at=at)))
-    case.finish()
+    size, at = rng.randint(4000, work.largest), rng.choice([1, rng.randint(1, work.changes)])
+    work.wait(work.start(fault=fault, **dict(size=size) if fault == errno.EFBIG else dict(at=at)))
+    work.finish()
 
 
-def two_writers(case, number, rng):
+def two_writers(work, number, rng):
     """Two processes at nearly the same time, one perhaps killed."""
-    first = case.start()
-    time.sleep(rng.choice([0, rng.uniform(0, case.work.seconds)]))
-    second = case.start()
+    first = work.start()
+    time.sleep(rng.choice([0, rng.uniform(0, work.seconds)]))
+    second = work.start()
     if rng.random() < 0.3:
-        time.sleep(rng.uniform(0, case.work.seconds))
+        time.sleep(rng.uniform(0, work.seconds))
         first.kill()
         first.join(120)
     else:
-        case.wait(first)
-    case.wait(second)
-    case.finish()
+        work.wait(first)
+    work.wait(second)
+    work.finish()
 
 
 ODD = [
@@ -198,12 +191,13 @@ ODD = [
 ]  # fmt: skip
 
 
-def damaged_files(case, number, rng):
+def damaged_files(work, number, rng):
     """A bit that flips without the file's time of change, or something else in its place.
 
     The command must notice that, or the damage must be harmless.
     """
-    files = sorted(path for path in case.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
+    work.begin(work.begun)
+    files = sorted(path for path in work.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
     files = list({re.sub(r"\d+", "", str(path)): path for path in files}.values())  # one of each kind
     path = files[number // 2 % len(files)]
     if number % 2 and path.stat().st_size:
@@ -213,96 +207,70 @@ def damaged_files(case, number, rng):
         odd = rng.choice([*ODD, rng.randbytes(999), content[: len(content) // 2]])
         path.unlink()
         odd(path) if callable(odd) else path.write_bytes(odd)
-    process = case.start()
-    text = case.wait(process, names=f"{path.name}|{path.parent}\\b")
+    process = work.start()
+    text = work.wait(process, names=f"{path.name}|{path.parent}\\b")
     if process.exitcode == 0:
-        return case.compare(may_differ=path.name if path.name in text else "")
+        return work.compare(may_differ=path.name if path.name in text else "")
     # Nothing was lost: with the file as it was, and without the checkpoints that were made of it, the run goes on.
-    for made in [path, *case.folder.rglob("ckpt-*.pt")]:
-        if made == path or not (case.template / made.relative_to(case.folder)).exists():
+    for made in [path, *work.folder.rglob("ckpt-*.pt")]:
+        if made == path or not (work.begun / made.relative_to(work.folder)).exists():
             shutil.rmtree(made) if made.is_dir() and not made.is_symlink() else made.unlink(missing_ok=True)
-    shutil.copy2(case.template / path.relative_to(case.folder), path)
-    case.finish()
+    shutil.copy2(work.begun / path.relative_to(work.folder), path)
+    work.finish()
 
 
 KINDS = signals, kills, failing_disk, two_writers, damaged_files
 CLASSES = {kind.__name__.replace("_", " "): kind for kind in KINDS}
 
 
-# --- The campaign ---
-
-
-def undisturbed(work):
-    """Run a work without faults, and return its folder. Sets what a case needs to know about it."""
-    case, started = Case(work, work.fresh), time.monotonic()
-    process = case.start()
-    case.wait(process)
-    work.seconds, work.expected = time.monotonic() - started, result_of(work, case.folder / "out")
-    work.changes = int(Path(f"{process.output}.changes").read_text())
-    work.largest = max(path.stat().st_size for path in case.folder.rglob("*") if path.is_file())
-    return case.folder
-
-
 def set_up(world):
-    """Make the input of each work, and run each without faults."""
-    rng, (train, prepare, tune) = random.Random(0), WORK
-    for work in WORK:
-        work.fresh = work.begun = world / work.script
-        work.fresh.mkdir()
-    (prepare.fresh / "texts").mkdir()
+    """Return the three works. Each needs what the one before it made."""
+    rng, prepared, trained, tuned = random.Random(0), world / "prepare", world / "train", world / "tune"
+    (prepared / "texts").mkdir(parents=True)
     for n in range(6):
         documents = [" ".join(rng.choices(WORDS, k=rng.randint(5, 60))) for _ in range(50)]
-        (prepare.fresh / "texts" / f"{n}.txt").write_text("\n\n\n".join(documents))
+        (prepared / "texts" / f"{n}.txt").write_text("\n\n\n".join(documents))
+    prepare = Work(PREPARE, prepared)
+    shutil.copytree(prepare.folder / "out", trained / "data")
+    prepare.begin(prepared)
+    prepare.start(at=int(0.6 * prepare.changes)).join()
+    prepare.begun = prepare.folder.rename(world / "prepare-begun")
+    train = Work(TRAIN, trained)
+    train.begun = train.folder.rename(world / "train-begun")
+    tuned.mkdir()
     rows = [f"{' '.join(rng.choices(WORDS, k=9))},{rng.choice('ab')}\n" for _ in range(40)]
-    (tune.fresh / "table.csv").write_text("text,label\n" + "".join(rows))
-    shutil.copytree(undisturbed(prepare) / "out", train.fresh / "data")
-    case = Case(prepare, prepare.fresh)
-    case.start(at=int(0.6 * prepare.changes)).join()
-    prepare.begun = case.folder.rename(world / "prepare-begun")
-    train.begun = undisturbed(train).rename(world / "train-begun")
-    shutil.copy(checkpoint.path_of(train.begun / "out", STEPS), tune.fresh)
-    for step in (9, 12):
-        checkpoint.path_of(train.begun / "out", step).unlink()
-    undisturbed(tune)
-
-
-def try_case(name, number, verbose=False):
-    """Run a case. Return what was lost, or an empty string."""
-    disturb = CLASSES[name]
-    work = WORK[number % len(WORK)]
-    try:
-        case = Case(work, work.begun if disturb == damaged_files else work.fresh, verbose)
-        disturb(case, number // len(WORK), random.Random(f"{name} {number}"))
-    except Lost as lost:
-        return f"{work.script}: {lost}"
-    return ""
+    (tuned / "table.csv").write_text("text,label\n" + "".join(rows))
+    (train.begun / "out/ckpt-12.pt").rename(tuned / "ckpt-12.pt")
+    (train.begun / "out/ckpt-9.pt").unlink()
+    return train, prepare, Work(TUNE, tuned)
 
 
 def main():
     parser = argparse.ArgumentParser(description="Disturb runs in every way, and look whether anything is lost.")
     parser.add_argument("--minutes", type=float, default=3)
-    parser.add_argument("--case", help="one case, with all that its processes print")
+    parser.add_argument("--case", default="", help="one case, such as 'two writers 17'")
     args = parser.parse_args()
-    name, _, number = (args.case or "signals 0").rpartition(" ")
-    if name not in CLASSES or not number.isdecimal():
-        parser.error(f"--case={args.case}: give a name and a number. Names: {'; '.join(CLASSES)}")
     os.chdir(ROOT)  # the server of tests/helpers.py imports from here
     tried, losses = dict.fromkeys(CLASSES, 0), dict.fromkeys(CLASSES, 0)
     with tempfile.TemporaryDirectory() as world:
-        set_up(Path(world))
-        if args.case:
-            sys.exit(try_case(name, int(number), verbose=True) or 0)
-        end, cases = time.monotonic() + 60 * args.minutes, ((n, name) for n in itertools.count() for name in CLASSES)
-        while time.monotonic() < end:
-            number, name = next(cases)
-            if lost := try_case(name, number):
-                print(f'LOST {lost}\n     python tests/campaign.py --case="{name} {number}"', flush=True)
+        works, end = set_up(Path(world)), time.monotonic() + 60 * args.minutes
+        for number, name in itertools.product(range(10**6), CLASSES):
+            if args.case not in ("", f"{name} {number}"):
+                continue
+            if time.monotonic() > end:
+                break
             tried[name] += 1
-            losses[name] += bool(lost)
+            work = works[number % len(works)]
+            work.begin(work.fresh)
+            try:
+                CLASSES[name](work, number // len(works), random.Random(f"{name} {number}"))
+            except Lost as lost:
+                losses[name] += 1
+                print(f'LOST {work.command.split()[0]}: {lost}\n    repeat it: --case="{name} {number}"', flush=True)
     print("| faults | tried | survived | lost |\n|---|---|---|---|")
     for name in CLASSES:
         print(f"| {name} | {tried[name]:,} | {tried[name] - losses[name]:,} | {losses[name]} |")
-    print(f"changes: {', '.join(f'{work.script} {work.changes}' for work in WORK)}; {time.strftime('%Y-%m-%d')}")
+    print(f"changes: {', '.join(f'{work.command.split()[0]} {work.changes}' for work in works)}; {time.strftime('%F')}")
     sys.exit(any(losses.values()))
 
 
