@@ -11,14 +11,13 @@ The folder must be new. eurobert is an encoder, llama a decoder, and qwen3 eithe
 
 import pickle
 import re
-import sys
 import zipfile
 import zlib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import contextmanager
 from pathlib import Path
 
-from errors import Damaged, DataError, exit_with_message  # first: it says what to install
+from errors import Damaged, DataError, exit_with_message, report_ctrl_c  # first: it says what to install
 
 # isort: split
 import torch
@@ -139,7 +138,9 @@ def open_newest(path, weights=True, report=print):
     weights: see `read`. False: nothing is reported, and of a hub folder there is the config only. Raises Damaged or
     DataError.
     """
-    for link in Path(path).glob("ckpt-*.pt") if weights else ():
+    if not weights:
+        report = str  # says nothing
+    for link in Path(path).glob("ckpt-*.pt"):
         if not link.exists():
             report(f"{link} is a link to {link.readlink()}, which is not there; it is passed over.")
     found = candidates(path, HUB_FILES if weights else ("config.json",))
@@ -148,14 +149,13 @@ def open_newest(path, weights=True, report=print):
             if candidate.is_dir() or is_model(candidate):
                 return candidate, hub().load(candidate, report) if weights else {"config": hub().shape(candidate)}
             state = read(candidate, weights)
-            if weights and state.get("source", {}).get("model.py", MODEL) != MODEL:
+            if state.get("source", {}).get("model.py", MODEL) != MODEL:
                 report(f"{candidate}: model.py has changed since. Its own is in the checkpoint, as source['model.py']")
             return candidate, state
         except Damaged as damaged:
             if len(found) == 1:
                 raise
-            if weights:
-                report(f"{damaged}; trying the one before it.")
+            report(f"{damaged}; trying the one before it.")
         except FileNotFoundError:
             if not steps(path):
                 raise
@@ -187,28 +187,35 @@ def problem(path):
     return ""
 
 
-def checksum(x, value=0):
-    """Return a CRC-32 of a checkpoint's dict or of a part of it, after `value`, that of what comes before."""
+def leaves(x, name=""):
+    """Yield (name, value) of everything in x that is no dict, list or tuple, such as ("model.head.weight", a tensor)."""
     if isinstance(x, dict):
-        x = [*x.items()]
-    if isinstance(x, (list, tuple)):
-        for item in x:
-            value = checksum(item, value)
-        return value
-    is_tensor = isinstance(x, torch.Tensor)
-    return zlib.crc32(x.reshape(-1).view(torch.uint8).numpy() if is_tensor else repr(x).encode(), value)
+        items = x.items()
+    elif isinstance(x, (list, tuple)):
+        items = enumerate(x)
+    else:
+        yield name, x
+        return
+    for key, item in items:
+        yield from leaves(item, f"{name}.{key}".strip("."))
 
 
-def not_finite(x, name=""):
-    """Return the name of the first tensor with a number that is not finite, such as "model.head.weight", "" if none has.
+def checksum(x):
+    """Return a CRC-32 of a checkpoint's dict or of a part of it."""
+    value = 0
+    for name, leaf in leaves(x):
+        is_tensor = isinstance(leaf, torch.Tensor)
+        content = leaf.reshape(-1).view(torch.uint8).numpy() if is_tensor else repr(leaf).encode()
+        value = zlib.crc32(content, zlib.crc32(name.encode(), value))
+    return value
 
-    x: a state dict.
-    """
-    if isinstance(x, (list, tuple)):
-        x = dict(enumerate(x))
-    if isinstance(x, dict):
-        return next(filter(None, (not_finite(item, f"{name}.{key}".strip(".")) for key, item in x.items())), "")
-    return name if isinstance(x, torch.Tensor) and not x.isfinite().all() else ""
+
+def not_finite(x):
+    """Return the name of the first tensor of a state dict with a number that is not finite, "" if there is none."""
+    for name, leaf in leaves(x):
+        if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
+            return name
+    return ""
 
 
 # ----------------------------------------------------------------------------
@@ -222,13 +229,16 @@ def tokenizer_of(state, path="the checkpoint"):
 
 
 def config_of(state, path):
-    """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py does not know one of its fields."""
+    """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py makes no model of it."""
     if "hub" in state:  # finetune.py has kept it
         raise DataError(f"{path}: its encoder is a model of transformers, which is fine-tuned here only")
     try:
-        return ModelConfig(**state["config"])
-    except TypeError as error:
+        config = ModelConfig(**state["config"])
+        with torch.device("meta"):
+            Transformer(config)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
+    return config
 
 
 def backend_of(state):
@@ -243,10 +253,7 @@ def model_from(state, path="the checkpoint"):
     """
     config = config_of(state, path)
     with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
-        try:
-            model = Transformer(config)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
+        model = Transformer(config)
     check_weights(model, state, path)
     shared = {}  # the names of each weight: a tied embedding has two, and so have weights that blocks share
     for name, p in model.named_parameters(remove_duplicate=False):
@@ -285,16 +292,14 @@ def export(path, folder, kind):
 
 @exit_with_message()
 def main():
+    report_ctrl_c("python checkpoint.py")
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["export"])
     parser.add_argument("path", help="a checkpoint, or the folder of a run")
     parser.add_argument("folder", help="where to write the model; a new folder")
     parser.add_argument("--as", dest="kind", choices=hub().EXPORTS, required=True)
     words = parser.parse_args()
-    try:
-        found = export(words.path, words.folder, words.kind)
-    except KeyboardInterrupt:
-        sys.exit(f"stopped by Ctrl-C: {words.folder} was not written")
+    found = export(words.path, words.folder, words.kind)
     print(f"wrote {words.folder} from {found}")
 
 
