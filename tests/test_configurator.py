@@ -16,35 +16,7 @@ import pytest
 import configurator
 from helpers import ROOT
 
-SCRIPT = '''\
-"""A sample script.
-
-lr = 7  # not a setting: it stands in the docstring
-"""
-import sys
-
-sys.path.insert(0, "nowhere")  # not a setting either
-# --- run ---
-out_dir = "out/#1"     # where all goes, a '#' in the name included
-max_steps = 600        # optimizer steps
-keep_steps = ()        # steps that are kept
-resume = False
-# --- optimizer ---
-lr = 5e-4
-betas = (0.9, 0.95)    # of Adam
-tasks = (
-    "cola",
-    "rte",
-)                      # tasks to run
-PATIENCE = 3           # a constant, not a setting
-offset = -3
-compile = True
-
-def settings():
-    pass
-late = 3               # not a setting: it comes after the first def
-raise SystemExit("the script was executed")
-'''
+SCRIPT = (ROOT / "tests/sample_script.txt").read_text()
 DEFAULTS = dict(out_dir="out/#1", max_steps=600, keep_steps=(), resume=False, lr=5e-4, betas=(0.9, 0.95))
 DEFAULTS |= dict(tasks=("cola", "rte"), offset=-3, compile=True)
 

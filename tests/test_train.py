@@ -353,16 +353,7 @@ def test_an_error_in_the_loop_loses_no_finished_step(undisturbed, run, tmp_path,
     assert_same_end(reference, tmp_path / "run")
 
 
-SPOILS = """
-import torch
-plain, calls = torch.optim.AdamW.step, []
-def step(self, *args):
-    plain(self, *args)
-    calls.append(0)
-    if len(calls) == 10:
-        self.param_groups[1]["params"][3].data.view(-1)[5] = torch.nan
-torch.optim.AdamW.step = step
-"""
+SPOIL = 'args[0].param_groups[1]["params"][3].data.view(-1)[5].fill_(torch.nan).isfinite()'  # False
 
 
 def test_weights_that_are_not_finite_are_not_saved(undisturbed, run, train, tmp_path):
@@ -370,7 +361,8 @@ def test_weights_that_are_not_finite_are_not_saved(undisturbed, run, train, tmp_
     args, reference = undisturbed
     out = tmp_path / "run"
     args = [*args, f"--out_dir={out}", "--resume=True", "--keep_last=1"]  # two are kept until the end
-    code, text = run(args, train_after(tmp_path, SPOILS))
+    fault = FAULT.format(place="torch.optim.AdamW", name="step", when=f"len(calls) == 10 and {SPOIL}", error="OSError")
+    code, text = run(args, train_after(tmp_path, fault))
     assert code == 1 and "step 10: model.blocks.0." in text, text
     assert "the checkpoint of step 8, which is finite" in text and "Traceback" not in text, text
     assert checkpoint.steps(out) == [5, 8]
