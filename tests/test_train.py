@@ -381,21 +381,8 @@ def test_full_disk(undisturbed, run, tmp_path):
 
 # --- Many processes ---
 
-# Arguments of both processes, further ones of the second, what both messages say. {} is the fixture `another`.
-DIFFERENT = [
-    ("", "--lr=1e-3 --optimizer=muon --seed=2 --mask_ratio=0.3 --micro_batch=4 --clm_windows=0.25 --max_steps=19 "
-     "--dtype=bfloat16 --d_ff=64 --shard=True",
-     "lr: 0.003 on process 0, 0.001 on process 1; optimizer: adamw; seed: 1; mask_ratio: 0.4; micro_batch: 8; "
-     "clm_windows: 0.0; max_steps: 20; dtype: float32 on process 0, bfloat16 on process 1; d_ff: 48; shard: False"),
-    ("", "--data={}/tiny", "the fingerprint of the data: "),
-    ("--shard=True", "--data={}/tiny", "the fingerprint of the data: "),
-    ("", "--data={}/damaged", "{}/damaged/train-00001.bin has changed since it was prepared"),
-    ("--shard=True", "--data={}/damaged", "{}/damaged/train-00001.bin has changed since it was prepared"),
-    ("", "{}/train.py", "the checksum of train.py: "),
-    ("--init_from={}/ckpt-15.pt", "--init_from={}/ckpt-20.pt", "the content of init_from: "),
-    ("--branch_from={}/ckpt-15.pt --shard=True", "--branch_from={}/ckpt-10.pt", "the content of branch_from: "),
-    ("", "--init_from={}/ckpt-20.pt", "init_from is given: False on process 0, True on process 1"),
-]  # fmt: skip
+# Arguments of both processes, further ones of the second, and what both messages say.
+DIFFERENT = (ROOT / "tests/processes_that_differ.txt").read_text().replace("\\\n", "").strip().split("\n\n")
 
 
 @pytest.fixture(scope="module")
@@ -413,14 +400,15 @@ def another(undisturbed, data_dir, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("both, second, messages", DIFFERENT)
-def test_processes_that_differ_do_not_train(tiny, run_world, another, tmp_path, both, second, messages):
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_processes_that_differ_do_not_train(tiny, run_world, another, tmp_path, case):
     """Each process ends with the same message, and no run begins. Damage is found while the run trains."""
-    args = [*tiny, *both.format(another).split(), f"--out_dir={tmp_path / 'run'}"]
-    for code, text in run_world(2, args, second=second.format(another)):
+    both, second, *messages = case.format(another=another).split("\n")
+    args = [*tiny, *both.removeprefix("both:").split(), f"--out_dir={tmp_path / 'run'}"]
+    for code, text in run_world(2, args, second=second.removeprefix("second:")):
         assert code == 1 and "Traceback" not in text, text
-        for message in messages.format(another).split("; "):
-            assert message in text, text
+        for message in messages:
+            assert message.strip() in text, text
     if "damaged" in second:
         assert 20 not in checkpoint.steps(tmp_path / "run")
     else:
