@@ -188,7 +188,7 @@ def problem(path):
 
 
 def leaves(x, name=""):
-    """Yield (name, value) of everything in x that is no dict, list or tuple, such as ("model.head.weight", a tensor)."""
+    """Yield (name, value) of each item of x that is no dict, list or tuple, such as ("model.head.weight", a tensor)."""
     if isinstance(x, dict):
         items = x.items()
     elif isinstance(x, (list, tuple)):

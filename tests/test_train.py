@@ -357,7 +357,7 @@ SPOIL = 'args[0].param_groups[1]["params"][3].data.view(-1)[5].fill_(torch.nan).
 
 
 def test_weights_that_are_not_finite_are_not_saved(undisturbed, run, train, tmp_path):
-    """A fault of the memory in step 10. The message names a checkpoint that can be used, and the run goes on from it."""
+    """A fault of the memory in step 10. The message names a checkpoint that can be used, and the run resumes there."""
     args, reference = undisturbed
     out = tmp_path / "run"
     args = [*args, f"--out_dir={out}", "--resume=True", "--keep_last=1"]  # two are kept until the end
