@@ -1,7 +1,6 @@
 """The model, its attention and its loss."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -165,9 +164,22 @@ def test_initial_weights(monkeypatch):
 
 
 def test_impossible_shapes_are_named():
-    for case in Path(__file__).with_name("impossible_shapes.txt").read_text().splitlines():
-        shape, message = case.split(": ", 1)
-        shape = eval(f"dict({shape})", {"nan": math.nan, "inf": math.inf})
+    for shape, message in (
+        (dict(d_model=30, n_head=4), "d_model=30, n_head=4, head_dim=0"),
+        (dict(head_dim=7), "head_dim=7"),
+        (dict(n_head=4, n_kv_head=3), "n_head=4, n_kv_head=3"),
+        (dict(n_layer=0), "n_layer=0: must be above 0"),
+        (dict(n_layer=10_000_000), "n_layer is 10,000,000: must be at most 1,000"),
+        (dict(n_layer=2.0), "n_layer=2.0: must be of type int"),
+        (dict(d_model=10**9, head_dim=2), "number of weights is 7,984,000,000,000: must be at most 100,000,000,000"),
+        (dict(n_head=10**12, head_dim=2), "number of weights is .*: must be at most 100,000,000,000"),
+        (dict(vocab_size=2**70), "vocab_size=1180591620717411303424: must be .* below 2[*][*]63"),
+        (dict(seq_len=10**9), "seq_len [*] head_dim is 64,000,000,000: must be at most 536,870,912"),
+        (dict(norm_eps=math.nan), "norm_eps=nan: must be above 0"),
+        (dict(rope_theta=math.inf), "rope_theta=inf: must be above 0 and below"),
+        (dict(tie_embeddings="no"), "tie_embeddings='no': must be of type bool"),
+        (dict(rope_scaling=(8.0, 1.0, 1.0, 8192)), "rope_scaling=.*: must be factor"),
+    ):
         with pytest.raises(ValueError, match=message):
             Transformer(ModelConfig(**shape))
     with pytest.raises(ValueError, match="41 tokens in a row.*seq_len is 40"):

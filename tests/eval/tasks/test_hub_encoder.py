@@ -103,14 +103,14 @@ def test_a_saved_model_predicts_and_is_not_pretrained(folders, saved, tmp_path):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
 
 
-@pytest.mark.parametrize("case", cases("no_encoders.jsonl"))
+@pytest.mark.parametrize("case", cases("no_encoders"))
 def test_what_is_no_encoder_is_refused_by_its_config(folders, tmp_path, case):
     config = json.loads((folders["bert"] / "config.json").read_text()) | case["config"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert re.search(case["message"], hub_encoder.problem(tmp_path, causal=True))
 
 
-@pytest.mark.parametrize("case", cases("encoders.jsonl"))
+@pytest.mark.parametrize("case", cases("encoders"))
 def test_a_texts_output_does_not_depend_on_its_batch(tmp_path, case):
     write_encoder(tmp_path, case["kind"], case["config"])
     with pytest.raises(DataError, match=case["message"]) if case["message"] else nullcontext():
@@ -147,7 +147,7 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     assert "pip install transformers" in hub_encoder.problem(folders["bert"])
 
 
-RETRIEVERS = cases("retrievers.jsonl")  # a kind of model, the files of sentence-transformers, why it is refused
+RETRIEVERS = cases("retrievers")  # a kind of model, the files of sentence-transformers, why it is refused
 
 
 def write_retriever(folder, case=RETRIEVERS[0]):

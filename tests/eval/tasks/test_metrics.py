@@ -64,7 +64,7 @@ def test_sentence_macro_f1():
     np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
 
 
-@pytest.mark.parametrize("case", cases("squad.jsonl"))  # v1, v2: of a set of version 1.1, and of one of version 2
+@pytest.mark.parametrize("case", cases("squad"))  # v1, v2: of a set of version 1.1, and of one of version 2
 def test_squad(case):
     for gold, expected in ([case["answers"]], case["v1"]), ([case["answers"], []], case["v2"]):
         if expected:

@@ -86,14 +86,14 @@ def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
         read(read_texts, files.put("b.tsv", text + "a\tb\tc\n"))
 
 
-@pytest.mark.parametrize("case", cases("schemes.jsonl"))
+@pytest.mark.parametrize("case", cases("schemes"))
 def test_every_scheme_becomes_bio(case):
     bio = case["bio"].split()
     assert to_bio(case["tags"].split(), outside=("X",)) == to_bio(bio) == bio
 
 
 def test_answers_outside_their_context(files):
-    rows, expected = [], cases("answers.jsonl")
+    rows, expected = [], cases("answers")
     for case in expected:
         answers = {key: [answer[i] for answer in case["given"]] for i, key in enumerate(("text", "answer_start"))}
         rows.append(dict(id=case["id"], question="?", context="Rome, oh Rome, and Rome again", answers=answers))

@@ -98,7 +98,7 @@ def test_labels_come_from_training(files):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-@pytest.mark.parametrize("case", cases("unknown_labels.jsonl"))
+@pytest.mark.parametrize("case", cases("unknown_labels"))
 def test_labels_that_training_does_not_have_are_counted(files, split, case):
     paths = dict.fromkeys(SPLITS, files.put("train.csv", case["train"]))
     paths[split] = files.put("other.csv", case["other"])
@@ -138,7 +138,7 @@ def own_folders(tmp_path_factory):
     return files.folder
 
 
-@pytest.mark.parametrize("case", cases("own_data.jsonl"))
+@pytest.mark.parametrize("case", cases("own_data"))
 def test_what_your_own_data_are_read_as_or_why_they_are_refused(own_folders, monkeypatch, case):
     monkeypatch.chdir(own_folders)
     if "message" in case:
