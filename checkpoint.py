@@ -188,15 +188,16 @@ def problem(path):
 
 
 def leaves(x, name=""):
-    """Yield (name, value) of each item of x that is no dict, list or tuple, such as ("model.head.weight", a tensor)."""
-    if isinstance(x, dict):
-        items = x.items()
-    elif isinstance(x, (list, tuple)):
-        items = enumerate(x)
-    else:
+    """Yield (name, value) of each item in nested dicts, lists and tuples, such as ("model.head.weight", a tensor).
+
+    An empty dict, list or tuple is an item, too.
+    """
+    if isinstance(x, (list, tuple)) and x:
+        x = dict(enumerate(x))
+    if not isinstance(x, dict) or not x:
         yield name, x
         return
-    for key, item in items:
+    for key, item in x.items():
         yield from leaves(item, f"{name}.{key}".strip("."))
 
 

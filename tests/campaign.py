@@ -267,6 +267,8 @@ def main():
             except Lost as lost:
                 losses[name] += 1
                 print(f'LOST {work.command.split()[0]}: {lost}\n    repeat it: --case="{name} {number}"', flush=True)
+    if not any(tried.values()):
+        sys.exit(f"--case={args.case}: no such case: give one of {', '.join(CLASSES)}, and a number")
     print("| faults | tried | survived | lost |\n|---|---|---|---|")
     for name in CLASSES:
         print(f"| {name} | {tried[name]:,} | {tried[name] - losses[name]:,} | {losses[name]} |")
