@@ -1,6 +1,6 @@
 """Print the tables of the studies' pages, from the results.zip beside each page.
 
-    python docs/results/studies.py cause      # or dose, visible
+    python docs/results/studies.py cause      # or dose, visible, intervention
 
 Run it in the main folder: the intervals are computed by the code of this project. results.csv has a line for each
 fine-tuning. instances.npz has the score of each test instance as a numerator and a denominator, under "model seed task
@@ -34,6 +34,7 @@ RECIPES = {  # the recipe in a model's name: its name on the pages
     "clm25-mlm": "25 % CLM, then MLM",
     "mntp": "MNTP",
     "random": "random weights",
+    "first10-mlm": "the intervention",
 }
 PAIRS = (
     ("mlm-80-0-20", "mlm-80-20-0"),
@@ -207,6 +208,16 @@ def dose():
         print(f"grid, {model}: {mean(tests):.1f}")
 
 
+def intervention():
+    rows = read("cause", "results.csv")
+    rows += csv.DictReader((FOLDER / "study_intervention.csv").read_text().splitlines())
+    ours = {row["seed"] for row in rows if row["model"] == "first10-mlm-10.2M"}
+    tests = print_scores("10.2M", choose(models(rows, r"(.+)-10\.2M", seed=ours)))
+    for other in "clm25-mlm", "mlm", "mlm-80-10-10":
+        by_seed = differences(means_of(tests, "first10-mlm"), means_of(tests, other))
+        print(f"the intervention − {RECIPES[other]}: {with_interval(each[0] for each in by_seed.values())}")
+
+
 def visible():
     """Print the leads over pure MLM where all models have one rate of fine-tuning."""
     tests = {}
@@ -223,4 +234,4 @@ def visible():
 
 
 if __name__ == "__main__":
-    {"cause": cause, "dose": dose, "visible": visible}[sys.argv[1]]()
+    globals()[sys.argv[1]]()
