@@ -576,8 +576,8 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(state, tmp_p
         with pytest.raises(error, match="exists, and is not replaced|File exists"):
             checkpoint.export(path, tmp_path / name, "eurobert")
     monkeypatch.setattr(sys, "argv", ["checkpoint.py", "export", str(path), str(tmp_path / "another"), "--as=eurobert"])
-    for fault, message in (KeyboardInterrupt, "stopped by Ctrl-C"), (OSError("no space"), "no space"):
-        with monkeypatch.context() as patch, pytest.raises(SystemExit, match=message):
+    for fault, end in (KeyboardInterrupt, KeyboardInterrupt), (OSError("no space"), SystemExit):
+        with monkeypatch.context() as patch, pytest.raises(end):
             patch.setattr(safetensors, "save_file", MagicMock(side_effect=fault))
             checkpoint.main()
         assert sorted(os.listdir(tmp_path)) == ["link", f"other.{os.getpid()}.partial", "run"]
