@@ -43,7 +43,7 @@ RESUME_MAY_CHANGE = set(
     "verify_data device compile recompute deterministic shard".split()
 )
 PARTS = set(  # of a checkpoint, beside `Run.trained`
-    "step log model optimizer config settings data versions source tokenizer tokenizer_ranks".split()
+    "step log model optimizer config settings data versions schedule source tokenizer tokenizer_ranks".split()
 )
 PATHS = "out_dir", "data", "branch_from", "init_from"  # settings that may differ between the processes of a run
 
@@ -328,6 +328,8 @@ class Run:
         groups_of = partial(objectives.group_windows, objective, cfg, self.train_batches.windows_per_step)
         self.groups_of = lru_cache(8)(groups_of)
         self.sampled, self.predict_from = objectives.look_ahead(groups_of, cfg.max_steps, self.train_batches)
+        self.schedule = objectives.checksum_of(self.sampled)  # another one in each process if it uses hash("a text")
+        compare_processes({"what `objective` in train.py returns": self.schedule})
 
     def compare_settings(self):
         """Raise DataError unless all processes have the same settings, data, code and versions.
@@ -439,6 +441,12 @@ class Run:
         self.first = state["step"]
         self.trained |= {name: value for name, value in state.items() if name not in PARTS}
         self.resumed = state if setting == "resume" else None
+        earlier = state.get("schedule", self.schedule)
+        if self.resumed and earlier != self.schedule and state["source"] == self.source:
+            raise DataError(
+                f"{path}: `objective` in train.py returned something else then: it may depend on its arguments only. "
+                'For a random choice take data.loader.hashed(cfg.seed, step, window), not hash("a text")'
+            )
 
     def open_records(self):
         """Write config.json and source/, and open the log. Only rank 0 calls this."""
@@ -590,6 +598,7 @@ class Run:
             settings=dict(cfg),
             data=self.data.fingerprint,
             versions=self.versions,
+            schedule=self.schedule,
             source=self.source,
             tokenizer=self.tokenizer.state(),
             tokenizer_ranks=self.tokenizer.content,

@@ -109,13 +109,15 @@ def learning_rate(step, cfg):
 
 @exit_with_message()
 def main():
+    cfg = runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     try:
-        train(runtime.resolve_auto(configurator.load(__file__, sys.argv[1:], check)))
+        train(cfg)
     except torch.OutOfMemoryError as error:
         smaller = "Try a smaller --micro_batch, then --recompute=True; on several GPUs also --shard=True"
         sys.exit(f"{error}\nThis run does not fit into the GPU's memory. {smaller}")
     except OSError as error:
-        sys.exit(f"{error}. Fix this, then add --resume=True to continue from the newest checkpoint, if there is one")
+        again = "Fix this, then add --resume=True to continue from the newest checkpoint, if there is one"
+        sys.exit(f"{cfg.out_dir}: {error}. {again}")
 
 
 def make_model(cfg, run):

@@ -202,7 +202,7 @@ class Batches:
         predicts = targets >= 0  # (B, T)
         count = predicts.sum(axis=1, keepdims=True)  # (B, 1)
         if (most := count.max()) > n:
-            raise ValueError(f"{objective.name}: a window has {most} targets, but n_predicted says {n} at most")
+            raise DataError(f"{objective.name}: a window has {most} targets, but n_predicted says {n} at most")
         positions = np.flatnonzero(predicts | (np.cumsum(~predicts, axis=1) <= n - count))  # (B * n,)
         batch = {"tokens": shown, "positions": positions, "targets": targets.reshape(-1)[positions]}
         if see_start is not None or see_end is not None or self.window_split != "none":
@@ -212,7 +212,7 @@ class Batches:
             weights = np.where(predicts, weights, 0).astype(np.float32)
             batch["weights"] = weights.reshape(-1)[positions]
             if (weights < 0).any():
-                raise ValueError(f"{objective.name}: a weight is below 0")
+                raise DataError(f"{objective.name}: a weight is below 0")
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
     def micro_batch(self, step, windows):
@@ -226,7 +226,7 @@ class Batches:
         if len(parts) == 1:  # nothing to copy
             return part
         if any(part.keys() != parts[0].keys() for part in parts):
-            raise ValueError(f"{objective.name}: only some of its examples have weights, see_start or see_end")
+            raise DataError(f"{objective.name}: only some of its examples have weights, see_start or see_end")
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def check_repeatable(self, objective):

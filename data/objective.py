@@ -6,6 +6,7 @@ it from `objective` in train.py. docs/editing.md has a prefix LM, masked diffusi
 
 import math
 import re
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -211,6 +212,15 @@ def look_ahead(groups_of, max_steps, batches):
     for what in one_of_each.values():
         batches.check_repeatable(what)
     return sampled[:-1], predicts_from(record_of(sampled))
+
+
+def checksum_of(sampled):
+    """Return a checksum, as text, of what the steps of `look_ahead` train. Equal runs have equal ones."""
+    value = 0
+    for groups in sampled:
+        for objective, windows in groups.items():
+            value = zlib.crc32(f"{objective.name} {objective.details} {windows}".encode(), value)
+    return f"{value:08x}"
 
 
 # ----------------------------------------------------------------------------

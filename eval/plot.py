@@ -18,6 +18,7 @@ from run import read_metrics
 from runtime import peak_memory
 
 COLORS = {"clm": "#1f4e8c", "mlm": "#b3541e", "mntp": "#b3541e"}
+OTHER_COLORS = "#5d7038", "#7a3e8e", "#333333"
 
 
 def switches(log):
@@ -143,6 +144,7 @@ def plot_run(out_dir):
 def draw_training(axes, lines):
     """Draw a curve of the training loss for each phase, with gaps where the run was in another."""
     steps = [line["step"] for line in lines]
+    axes.set_prop_cycle(color=OTHER_COLORS)
     for phase in dict.fromkeys(line["phase"] for line in lines):
         losses = [line["loss"] if line["phase"] == phase else math.nan for line in lines]
         axes.plot(steps, losses, color=COLORS.get(phase), alpha=0.5, lw=1, label=f"training, {title(phase)}")

@@ -231,6 +231,18 @@ def test_what_a_run_would_not_follow_is_refused(message, data_dir, tmp_path):
     assert code and message in text and not (tmp_path / "run/metrics.jsonl").exists(), text
 
 
+def test_an_objective_that_differs_in_each_process_is_not_continued(data_dir, tmp_path):
+    """As with hash("a text"), which Python salts."""
+    before = NOT_FOLLOWED["`objective` in train.py differs from call to call"][1]
+    copy, out = replaced(tmp_path / "copy", "train.py", before, "if hash((getpid(), step)) % 2:"), tmp_path / "run"
+    script = (copy / "train.py").read_text()
+    (copy / "train.py").write_text(script.replace("import math\n", "import math\nfrom os import getpid\n", 1))
+    assert train(copy, out, data_dir)[0] == 0
+    (out / "ckpt-40.pt").unlink()
+    code, text = train(copy, out, data_dir, "--resume=True")
+    assert code == 1 and "ckpt-20.pt: `objective` in train.py returned something else then" in text, text
+
+
 def test_weights_can_be_frozen(data_dir, tmp_path):
     after = "    transformer.embedding.weight.requires_grad_(False)\n    return transformer, loss_module"
     copy = replaced(tmp_path / "copy", "train.py", "    return transformer, loss_module", after)
