@@ -58,7 +58,9 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
     (out / "step_1b.done").touch()
     ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell does in the background
     process = subprocess.Popen(command, **options, start_new_session=True, preexec_fn=ignore)
+    deadline = time.monotonic() + 60
     while not log.exists() or len(log.read_text().splitlines()) < 4:
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     text = subprocess.run([*command, "1"], **options, capture_output=True).stdout
