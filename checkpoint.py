@@ -230,16 +230,13 @@ def tokenizer_of(state, path="the checkpoint"):
 
 
 def config_of(state, path):
-    """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py makes no model of it."""
+    """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py does not know one of its fields."""
     if "hub" in state:  # finetune.py has kept it
         raise DataError(f"{path}: its encoder is a model of transformers, which is fine-tuned here only")
     try:
-        config = ModelConfig(**state["config"])
-        with torch.device("meta"):
-            Transformer(config)
-    except (TypeError, ValueError, RuntimeError) as error:
+        return ModelConfig(**state["config"])
+    except TypeError as error:
         raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
-    return config
 
 
 def backend_of(state):
@@ -254,7 +251,10 @@ def model_from(state, path="the checkpoint"):
     """
     config = config_of(state, path)
     with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
-        model = Transformer(config)
+        try:
+            model = Transformer(config)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
     check_weights(model, state, path)
     shared = {}  # the names of each weight: a tied embedding has two, and so have weights that blocks share
     for name, p in model.named_parameters(remove_duplicate=False):

@@ -215,7 +215,7 @@ def look_ahead(groups_of, max_steps, batches):
 
 
 def checksum_of(sampled):
-    """Return a checksum, as text, of what the steps of `look_ahead` train. Equal runs have equal ones."""
+    """Return a checksum, as text, of what the steps of `look_ahead` train: equal for equal schedules."""
     value = 0
     for groups in sampled:
         for objective, windows in groups.items():

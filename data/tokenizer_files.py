@@ -63,7 +63,13 @@ def role_ids(ids, names):
 
 def read_encoding(name):
     """Read a published encoding: its special tokens stay, eos is <|endoftext|>, new ids follow the largest."""
-    encoding = tiktoken.get_encoding(name)  # downloaded once
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"tokenizer {name!r}: its ranks cannot be downloaded; offline, give --tokenizer=embedded, which comes with "
+            "the project, or a rank file, or set TIKTOKEN_CACHE_DIR to a folder where tiktoken has stored them"
+        ) from error
     special = dict(encoding._special_tokens)
     for i, token in enumerate(USUAL[:3]):
         special[token] = encoding.n_vocab + i
