@@ -80,11 +80,11 @@ def model_config(settings, vocab_size):
 # ----------------------------------------------------------------------------
 # What can be wrong with the settings
 
-SCHEDULE = "switch_step warmup_steps decay_steps"
 LIMITS = [
     ("at least", 1, "max_steps global_batch_tokens micro_batch eval_windows keep_last"),
     ("at least", 1, "log_interval eval_interval checkpoint_interval"),
-    ("at least", 0, f"{SCHEDULE} seed clm_windows mask_proportions vocab_size beta1 beta2 eps weight_decay"),
+    ("at least", 0, "switch_step warmup_steps decay_steps seed clm_windows mask_proportions vocab_size"),
+    ("at least", 0, "beta1 beta2 eps weight_decay"),
     ("above", 0, "lr embedding_lr_scale grad_clip mask_ratio keep_steps"),
     ("below", 1, "beta1 beta2 clm_windows mask_ratio"),
 ]
@@ -116,8 +116,8 @@ def check_settings(cfg, found):
         yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
     needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
     if needed > cfg.max_steps >= 1:
-        shorter = " ".join(f"--{name}={cfg[name] * cfg.max_steps // (2 * needed)}" for name in SCHEDULE.split())
-        yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {shorter} fits"
+        fit = "give more, or a smaller --switch_step, or --warmup_steps and --decay_steps"
+        yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {fit}"
     if cfg.loss == "fused" and model_checks.loss_is_edited():
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.branch_from and cfg.init_from:

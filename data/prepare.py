@@ -42,7 +42,7 @@ from data.writing import join, make_piece, unfinished_folder, write_shards
 
 source = "embedded"  # embedded (English that comes with the project), a file or a folder
 val_fraction = 0.01  # of the documents, chosen by a hash of the text, are for validation; below 0.5
-text_field = "text"  # the field that holds the text, in JSON lines, .parquet and .arrow
+text_field = "text"  # the field that holds the text, in JSON lines and .parquet
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 out = "data/prepared/embedded"  # folder to write; must not exist

@@ -114,9 +114,8 @@ def read_parquet(path, field, start, end):
 
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
-        groups = [group for group, place in enumerate(group_places(path)) if start <= place < end]
         number = 0
-        for batch in file.iter_batches(PARQUET_ROWS, groups, columns, use_threads=False):
+        for batch in file.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
             for number, record in enumerate(batch.to_pylist(), number + 1):
                 yield f"row {number}", record
 
@@ -128,27 +127,16 @@ def read_parquet(path, field, start, end):
 def cut_places(path, size):
     """Return [0, ..., END]: places where documents of a file begin, about `size` bytes apart.
 
-    What is compressed has only these two. They are a function of the content. The documents of all ranges between them
-    are those of the file.
+    What is compressed, and parquet, has only these two. They are a function of the content. The documents of all ranges
+    between them are those of the file.
     """
     places = [0]
     reader = reader_of(path)
-    if reader is read_parquet:
-        for before, place in itertools.pairwise(group_places(path)):
-            if place // size > before // size:
+    with open_lines(path) as lines:
+        if reader is not read_parquet and isinstance(lines.raw, io.FileIO):  # else it is compressed
+            while place := next_document(lines, places[-1] + size, 0 if reader is read_jsonl else 2):
                 places.append(place)
-    else:
-        with open_lines(path) as lines:
-            if isinstance(lines.raw, io.FileIO):  # else it is compressed
-                while place := next_document(lines, places[-1] + size, 0 if reader is read_jsonl else 2):
-                    places.append(place)
     return [*places, END]
-
-
-def group_places(path):
-    """Return where each row group of a parquet file begins, in bytes, as if all were equally long."""
-    groups = optional_package("pyarrow.parquet").read_metadata(path).num_row_groups
-    return [path.stat().st_size * group // groups for group in range(groups)]
 
 
 def next_document(file, position, blank_lines):

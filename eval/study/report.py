@@ -7,7 +7,7 @@ failed runs are shown as such and never filled in. A damaged result stops the re
 
 import csv
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 from errors import DataError
@@ -142,10 +142,9 @@ def overview(results, plan, logs):
     """Say how much of a study is there, what is not the same in all runs, and what each model is, as two blocks."""
     lines = []
     if plan.models:
-        points = plan.points()
-        untuned = [point[0].label for point in points if not has_result(plan, point)]
-        untrained = [row for row, seed in plan.runs if (row, seed) not in logs]
-        lines += [progress("pretraining", len(plan.runs), untrained), progress("fine-tuning", len(points), untuned)]
+        done = [has_result(plan, point) for point in plan.points()]
+        lines.append(f"pretraining: {len(logs)} of {len(plan.runs)} runs are there")
+        lines.append(f"fine-tuning: {sum(map(bool, done))} of {len(done)} runs are there")
         for name in SOURCES:  # each run has a copy of its own
             copies = [run.folder / "source" / name for run in plan.runs.values()]
             if len({path.read_bytes() for path in copies if path.exists()}) > 1:
@@ -162,13 +161,6 @@ def overview(results, plan, logs):
         row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
         models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
     return bullets(lines), table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
-
-
-def progress(what, n, missing):
-    """Say how many of n runs are there. missing: the model of each other one."""
-    line = f"{what}: {n - len(missing)} of {n} runs are there"
-    counts = [f"{k} of {model}" for model, k in sorted(Counter(missing).items())]
-    return f"{line} (missing: {', '.join(counts)})" if missing else line
 
 
 # ----------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind, recwarn):
     for size in [1, 2, 7, 10, *range(11, 400, 13), 2000, 10**6]:
         ranges = list(itertools.pairwise(cut_places(path, size)))
         assert [text for start, end in ranges for text in read_file(path, "text", start, end)] == whole
-    most = {"jsonl.gz": 1, "parquet": 2}.get(kind, 60)
+    most = {"jsonl.gz": 1, "parquet": 1}.get(kind, 60)
     assert len(cut_places(path, 1)) - 1 == most and not recwarn.list  # of a file that was left open
 
 
