@@ -14,7 +14,6 @@ from helpers import ROOT, Run
 
 CHECK = ROOT / "docs/results/records/check.py"
 MODEL = dict(vocab_size=8192, n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=384, seq_len=128)
-PARAMETERS = 2_884_736
 FINGERPRINT = "7b77aabde7c31921ef28969cdc2fde4545cbaf0e5a53dd9f40f4718ad7bd3592"
 SETTINGS = dict(max_steps=3000, global_batch_tokens=2048, eval_windows=128, micro_batch=32)
 SETTINGS |= dict(init_from="", branch_from="")
@@ -29,8 +28,7 @@ def write_study(folder, loss=3.37, score=67.0, seeds=(5, 6, 7, 8, 9), without=""
         run.mkdir(parents=True)
         settings = SETTINGS | {"seed": seed} | {name: changes[name] for name in changes if name in SETTINGS}
         shape = MODEL | {name: changes[name] for name in changes if name in MODEL}
-        facts = dict(parameters=changes.get("parameters", PARAMETERS), model=shape)
-        facts |= dict(settings=settings, data_fingerprint=changes.get("data_fingerprint", FINGERPRINT))
+        facts = dict(settings=settings, model=shape, data_fingerprint=changes.get("data_fingerprint", FINGERPRINT))
         (run / "config.json").write_text(json.dumps(facts))
         last = dict(step=changes.get("step", 3000), flops=changes.get("flops", 3.3e13))
         lines = [{"step": 2980, "flops": 3.2e13}, last | dict(val_mlm_loss=loss + place / 100)]

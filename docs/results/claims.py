@@ -25,6 +25,7 @@ from model import Transformer
 from run import model_config
 
 WIDTHS = {64: "--n_head=1 --d_model=64 --d_ff=192", 128: "", 192: "--n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576"}
+CAUSE = "study_cause/results.zip"
 RATES = "0.0005", "0.001", "0.002", "0.004"  # of fine-tuning, in the design of study_cause
 
 
@@ -64,7 +65,7 @@ def our_leads():
     """Print the same of width 128, on SciFact."""
     parameters = block_parameters(shape("config/openstax.py", 4096))
     for ending, steps in (("10.2M", 5_000), ("41M", 20_000)):
-        chosen = studies.choose(studies.models(studies.read("cause", "results.csv"), f"(.+)-{ending}"))
+        chosen = studies.choose(studies.models(studies.table(CAUSE), f"(.+)-{ending}"))
         scores = studies.resample("cause", chosen)
         both = [studies.means_of(scores, recipe, ("scifact",)) for recipe in ("clm25-mlm", "mlm")]
         lead = studies.as_text(studies.compare(studies.differences(*both)))
@@ -82,7 +83,7 @@ def clm_flops():
 def deviations():
     """Print the standard deviation over fine-tuning rates, the mean of five seeds, with and without the highest."""
     tests = defaultdict(list)
-    for row in studies.read("cause", "results.csv"):
+    for row in studies.table(CAUSE):
         if row["finetune_seed"] == "1" and row["rate"] in RATES and row["model"] in ("mlm-10.2M", "clm25-mlm-10.2M"):
             tests[row["task"], row["model"], row["seed"]].append((float(row["rate"]), float(row["test"])))
     for task in studies.TASKS:
@@ -95,7 +96,7 @@ def deviations():
 def steps_to_a_loss(step=4700):
     """Print how many times as early each recipe reaches pure MLM's loss at a step, by the counted runs of a seed."""
     losses = defaultdict(dict)
-    for row in studies.read("cause", "losses.csv"):
+    for row in studies.table(CAUSE, "losses.csv"):
         losses[row["model"], row["seed"]][int(row["step"])] = float(row["mlm_loss"])
     for model in ("mlm-80-10-10-41M", "clm25-mlm-10.2M", "mlm-80-0-20-10.2M", "mntp-10.2M"):
         ratios = []

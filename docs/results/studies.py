@@ -24,7 +24,8 @@ sys.path.insert(0, ".")
 from eval.study import stats
 
 FOLDER = Path(__file__).parent
-TASKS = {"conll2003": "CoNLL-2003", "scifact": "SciFact"}
+TASKS = "conll2003", "scifact"
+GROUPS = TASKS, TASKS[:1], TASKS[1:]
 RECIPES = {  # the recipe in a model's name: its name on the pages
     "mlm": "pure MLM",
     "mlm-1e-3": "pure MLM, pretraining rate 1e-3",
@@ -46,14 +47,10 @@ PAIRS = (
 SEEDS_OF_THE_TEST = ("20", "21", "22", "23", "24")  # of study_dose
 
 
-def table(path, name):
+def table(path, name="results.csv"):
     """Return the rows of a table in a zip file of this folder."""
     with zipfile.ZipFile(FOLDER / path) as archive:
         return [*csv.DictReader(archive.read(name).decode().splitlines())]
-
-
-def read(study, name):
-    return table(f"study_{study}/results.zip", name)
 
 
 def models(rows, pattern, **equal):
@@ -129,12 +126,15 @@ def print_scores(title, chosen):
     """Print a line for each recipe: scores, mean loss, chosen rates. Return {(recipe, seed, task): test score (1,)}."""
     print(f"\n| {title} | CoNLL-2003 | SciFact | mean of both | by seed | last loss | rates |\n|{'---|' * 7}")
     tests = {key: np.array([mean(float(row["test"]) for row in rows)]) for key, rows in chosen.items()}
-    for recipe in dict.fromkeys(key[0] for key in chosen):
-        cells = [with_interval(each[0] for each in means_of(tests, recipe, [task]).values()) for task in TASKS]
+    first = defaultdict(list)  # {recipe: the first row of each model and task}
+    for (recipe, *_), rows in chosen.items():
+        first[recipe].append(rows[0])
+    for recipe, rows in first.items():
+        cells = [with_interval(each[0] for each in means_of(tests, recipe, tasks).values()) for tasks in GROUPS[1:]]
         both = [each[0] for each in means_of(tests, recipe).values()]
         cells += [with_interval(both), ", ".join(f"{score:.1f}" for score in both)]
-        cells.append(f"{mean(float(rows[0]['mlm_loss']) for key, rows in chosen.items() if key[0] == recipe):.3f}")
-        cells.append(", ".join(sorted({rows[0]["rate"] for key, rows in chosen.items() if key[0] == recipe})))
+        cells.append(f"{mean(float(row['mlm_loss']) for row in rows):.3f}")
+        cells.append(", ".join(sorted({row["rate"] for row in rows})))
         print(f"| {RECIPES[recipe]} | {' | '.join(cells)} |")
     return tests
 
@@ -148,7 +148,7 @@ def report(study, title, chosen, pairs):
         print(" − ".join(RECIPES[each] for each in pair) + f": {as_text(result)}, corrected {p:.2g}")
     leads = {}
     for recipe in sorted({recipe for recipe, _, _ in scores} - {"mlm"}):
-        for tasks in TASKS, ["conll2003"], ["scifact"]:
+        for tasks in GROUPS:
             lead = differences(means_of(scores, recipe, tasks), means_of(scores, "mlm", tasks))
             print(f"lead of {RECIPES[recipe]}, {' and '.join(tasks)}: {as_text(compare(lead))}")
             leads.setdefault(recipe, lead)
@@ -166,7 +166,7 @@ def print_rates(rows, pattern):
 
 
 def cause():
-    rows, leads = read("cause", "results.csv"), {}
+    rows, leads = table("study_cause/results.zip"), {}
     parts = {"10.2M": PAIRS, "41M": (PAIRS[2], PAIRS[3]), "192": (PAIRS[3],)}
     for ending, pairs in parts.items():
         leads[ending] = report("cause", ending, choose(models(rows, f"(.+)-{ending}")), pairs)
@@ -180,7 +180,7 @@ def cause():
     print(f"the chosen rates of {len(ends)} long runs and tasks again:", {its[0]["rate"] for its in ends.values()})
     both = choose(models(rows, "(random)")) | choose(models(rows, "(mlm)-10.2M"))
     tests = print_scores("random weights", both)
-    for tasks in TASKS, ["conll2003"], ["scifact"]:
+    for tasks in GROUPS:
         gain = differences(means_of(tests, "mlm", tasks), means_of(tests, "random", tasks))
         print(f"pure MLM − random weights, {' and '.join(tasks)}: {with_interval(np.concatenate([*gain.values()]))}")
     print_rates(rows, "(random)")
@@ -188,7 +188,7 @@ def cause():
 
 
 def dose():
-    rows, pairs = read("dose", "results.csv"), (PAIRS[1], PAIRS[3])
+    rows, pairs = table("study_dose/results.zip"), (PAIRS[1], PAIRS[3])
     groups = {5000: ("(.+)", PAIRS), 10000: ("(.+)-10k", PAIRS[1:2]), 20000: ("(.+)-20k", pairs)}
     groups["decay"] = "(.+)-decay-2000", pairs
     for highest in 4e-3, 8e-3:  # the rates of fine-tuning of the design, then all
@@ -209,7 +209,7 @@ def dose():
 
 
 def intervention():
-    rows = read("cause", "results.csv")
+    rows = table("study_cause/results.zip")
     rows += csv.DictReader((FOLDER / "study_intervention.csv").read_text().splitlines())
     ours = {row["seed"] for row in rows if row["model"] == "first10-mlm-10.2M"}
     tests = print_scores("10.2M", choose(models(rows, r"(.+)-10\.2M", seed=ours)))
@@ -221,7 +221,7 @@ def intervention():
 def visible():
     """Print the leads over pure MLM where all models have one rate of fine-tuning."""
     tests = {}
-    for row in read("visible", "results.csv"):
+    for row in table("study_visible/results.zip"):
         if row["seed"] == "1":
             tests[row["model"], row["lr"], row["pretraining_seed"], row["task"]] = float(row["test"])
     leads = defaultdict(list)

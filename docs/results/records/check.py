@@ -26,10 +26,9 @@ from model import ModelConfig, Transformer
 RECORDS = Path(__file__).parent
 TASKS = {"conll2003", "scifact"}
 FINGERPRINT = "7b77aabde7c31921ef28969cdc2fde4545cbaf0e5a53dd9f40f4718ad7bd3592"  # of the text and its tokenizer
-FIXED = {"global_batch_tokens": 2048, "eval_windows": 128, "init_from": "", "branch_from": ""}
+FIXED = {"global_batch_tokens": 2048, "eval_windows": 128, "seq_len": 128, "init_from": "", "branch_from": ""}
 PARAMETERS = 3_000_000  # at most, with the output head
 RATES = [0.001, 0.002, 0.004]  # of fine-tuning, with one seed; a second seed has the rate that validation chose
-LAST_LINES = 5
 
 
 def opened(study):
@@ -42,7 +41,7 @@ def read_runs(study):
     runs = {}
     for folder in sorted((opened(study) / "runs").iterdir(), key=lambda folder: folder.name):
         config = json.loads((folder / "config.json").read_text())
-        lines = (folder / "metrics.jsonl").read_text().splitlines()[-LAST_LINES:]
+        lines = (folder / "metrics.jsonl").read_text().splitlines()[-5:]
         runs[config["settings"]["seed"]] = config, [json.loads(line) for line in lines]
     return runs
 
@@ -131,12 +130,10 @@ def problems(study, runs, scores):
         if config["data_fingerprint"] != FINGERPRINT:
             yield f"seed {seed}: another text or tokenizer, fingerprint {config['data_fingerprint'][:8]}..."
         for name, value in FIXED.items():
-            if settings[name] != value:
-                yield f"seed {seed}: {name}={settings[name]}, must be {value}"
+            if (found := (settings | model)[name]) != value:
+                yield f"seed {seed}: {name}={found}, must be {value}"
         if settings["micro_batch"] < 16:
             yield f"seed {seed}: micro_batch={settings['micro_batch']}: a step must be one pass, of 16 windows"
-        if model["seq_len"] != 128:
-            yield f"seed {seed}: windows of {model['seq_len']} tokens, must be 128"
         try:
             parameters = count_parameters(model)
         except (TypeError, ValueError) as error:
@@ -144,8 +141,6 @@ def problems(study, runs, scores):
             continue
         if parameters > PARAMETERS:
             yield f"seed {seed}: {parameters:,} parameters, at most {PARAMETERS:,}"
-        if parameters != config["parameters"]:
-            yield f"seed {seed}: config.json says {config['parameters']:,} parameters, its model has {parameters:,} here"
         if lines[-1]["step"] != settings["max_steps"]:
             yield f"seed {seed}: the log ends at step {lines[-1]['step']} of {settings['max_steps']}"
     if None in final_losses(runs):
@@ -159,7 +154,7 @@ def keep(study, path):
         for run in sorted((study / "runs").iterdir()):
             archive.writestr(f"runs/{run.name}/config.json", (run / "config.json").read_text())
             lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-            archive.writestr(f"runs/{run.name}/metrics.jsonl", "".join(lines[-LAST_LINES:]))
+            archive.writestr(f"runs/{run.name}/metrics.jsonl", "".join(lines[-5:]))
         archive.write(study / "report" / "results.csv", "report/results.csv")
     part.replace(path)
 
