@@ -67,7 +67,7 @@ def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path, sc
     code, said = check(study, kept, script=script)
     assert code == 0, said
     assert said.splitlines() == [
-        "5 seeds: flops 3.3e+13, loss 3.3700, score 67.00",
+        "flops 3.3e+13, loss 3.3700, score 67.00",
         "for a record: flops below 9e+13, loss at most 3.3835, score 64.04",
     ]
     assert check(kept, script=script) == (0, said)

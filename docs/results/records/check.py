@@ -169,7 +169,7 @@ def main(study, kept=None):
     if broken:
         sys.exit("\n".join(broken))
     loss, score, flops = mean(final_losses(runs)), mean(scores.values()), max_flops(runs)
-    print(f"{len(runs)} seeds: flops {flops:.3g}, loss {loss:.4f}, score {score:.2f}")
+    print(f"flops {flops:.3g}, loss {loss:.4f}, score {score:.2f}")
     if records := earlier(study):
         most_flops, most_loss, least_score = targets(records)
         print(f"for a record: flops below {most_flops:.3g}, loss at most {most_loss:.4f}, score {least_score:.2f}")
