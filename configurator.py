@@ -169,10 +169,9 @@ def read_script(path):
 
 def literal_assignment(node):
     """Return (name, value) of a statement `name = literal`, ("", None) of any other."""
-    match node:
-        case ast.Assign(targets=[ast.Name(id=name)], value=value):
-            with suppress(*NOT_LITERAL):
-                return name, ast.literal_eval(value)
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        with suppress(*NOT_LITERAL):
+            return node.targets[0].id, ast.literal_eval(node.value)
     return "", None
 
 

@@ -11,7 +11,12 @@ import warnings
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
-# Scripts import this module before others need these packages.
+# Scripts import this module before others need these packages, or a newer Python.
+if sys.version_info < (3, 10):
+    sys.exit(
+        f"Python {sys.version.split()[0]} is too old: make the environment with 3.10 or a newer one, such as "
+        "python3.12 -m venv .venv (README, Quick start)"
+    )
 if all(map(find_spec, ("numpy", "tiktoken", "torch", "tqdm"))):
     from tqdm import tqdm
 else:

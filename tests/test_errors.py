@@ -1,11 +1,12 @@
 """Output that fails cannot stop a command."""
 
+import ast
 import sys
 
 import pytest
 
 from errors import progress
-from helpers import BROKEN, TINY
+from helpers import BROKEN, ROOT, TINY
 
 SHORT = "--max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=0".split()
 FINETUNE = "--task=embedded-sc --baseline=False --test_examples=9 --eval_examples=9"
@@ -67,3 +68,13 @@ def test_a_log_gets_lines_instead_of_a_bar(capsys, monkeypatch):
     bar.close()
     out, err = capsys.readouterr()
     assert out == "a line\n" and err.count("\n") == 1 and err.startswith("three 1/3 steps, ")
+
+
+def test_an_older_python_is_named_before_anything_else():
+    """So scripts, and what they import before errors.py, have no newer syntax."""
+    scripts = "train.py finetune.py checkpoint.py data/prepare.py eval/plot.py eval/sample.py".split()
+    for path in [*map(ROOT.joinpath, ["errors.py", "configurator.py", *scripts]), *ROOT.glob("eval/*/__main__.py")]:
+        ast.parse(path.read_text(), feature_version=(3, 8))
+    code = (ROOT / "errors.py").read_text().replace("(3, 10)", "(4, 0)")
+    with pytest.raises(SystemExit, match=r"^Python 3\S+ is too old: make the environment with"):
+        exec(code, {"__name__": "errors"})

@@ -114,16 +114,15 @@ def selected(plan):
 @exit_with_message()
 def main(argv):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started is ended too
-    match argv:
-        case ["sweep", *args]:
-            study(["--out_dir=out/sweep", *args], f"{COMMAND} sweep")
-        case ["report", root, *args]:
-            args = [f"--out_dir={root}", *args, "--runs=", "--checkpoints="]
-            print(report.write(Plan(configurator.load(__file__, args, check_report, f"{COMMAND} report"))))
-        case [] | ["report"]:
-            sys.exit(__doc__)
-        case _:
-            study(argv)
+    if argv[:1] == ["sweep"]:
+        study(["--out_dir=out/sweep", *argv[1:]], f"{COMMAND} sweep")
+    elif argv in ([], ["report"]):
+        sys.exit(__doc__)
+    elif argv[0] == "report":
+        args = [f"--out_dir={argv[1]}", *argv[2:], "--runs=", "--checkpoints="]
+        print(report.write(Plan(configurator.load(__file__, args, check_report, f"{COMMAND} report"))))
+    else:
+        study(argv)
 
 
 if __name__ == "__main__":
