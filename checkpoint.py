@@ -17,7 +17,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import contextmanager
 from pathlib import Path
 
-from errors import Damaged, DataError, exit_with_message, report_ctrl_c  # first: it says what to install
+from errors import Damaged, DataError, exit_with_message  # first: it says what to install
 
 # isort: split
 import torch
@@ -293,7 +293,6 @@ def export(path, folder, kind):
 
 @exit_with_message()
 def main():
-    report_ctrl_c("python checkpoint.py")
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["export"])
     parser.add_argument("path", help="a checkpoint, or the folder of a run")

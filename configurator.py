@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from errors import exit_with_message, nearest, protect_output, report_ctrl_c
+from errors import exit_with_message, nearest, protect_output
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
@@ -39,8 +39,7 @@ def load(script, argv, check=None, command=""):
     for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
     command = command or f"python {Path(script).name}"
-    protect_output()  # these two here, because every script begins here
-    report_ctrl_c(command)
+    protect_output()  # here, because every script begins here
     defaults, about = read_script(script)
     if "--help" in argv or "-h" in argv:
         print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{about}")

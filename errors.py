@@ -11,6 +11,20 @@ import warnings
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
+
+def report_ctrl_c(kind, error, trace):
+    """Say that Ctrl-C has ended this process, instead of a traceback; a shell sees the status 130.
+
+    A script that has something to save or to say catches KeyboardInterrupt itself.
+    """
+    if issubclass(kind, KeyboardInterrupt):
+        print("\nstopped by Ctrl-C", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = report_ctrl_c
+
 # Scripts import this module before others need these packages, or a newer Python.
 if sys.version_info < (3, 10):
     sys.exit(
@@ -83,21 +97,6 @@ def protect_output():
             stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
         if not isinstance(stream, Output):
             setattr(sys, name, Output(stream))
-
-
-def report_ctrl_c(command):
-    """Make Ctrl-C end this process with a sentence instead of a traceback; a shell sees the status 130.
-
-    A script that has something to save or to say catches KeyboardInterrupt itself.
-    """
-
-    def report(kind, error, trace):
-        if issubclass(kind, KeyboardInterrupt):
-            print(f"\n{command}: stopped by Ctrl-C", file=sys.stderr)
-        else:
-            sys.__excepthook__(kind, error, trace)
-
-    sys.excepthook = report
 
 
 def show(function, *args):

@@ -89,12 +89,12 @@ def cut_into_pieces(files, size):
         yield piece
 
 
-def part_of(text):
-    """Return (3, 16) of "3/16", and (1, 1) of "". Raises DataError."""
+def part_of(text, setting="part="):
+    """Return (3, 16) of "3/16", and (1, 1) of "". Raises DataError, which begins with `setting`."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
     number, count = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= count:
-        raise DataError(f"part={text}: expected a number and how many parts there are, from 1/16 to 16/16")
+        raise DataError(f"{setting}{text}: expected a number and how many parts there are, from 1/16 to 16/16")
     return number, count
 
 

@@ -162,7 +162,7 @@ def test_ctrl_c_is_no_traceback(command):
     shell = shlex.join([sys.executable, *command]) + "; exit $?"
     heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in the background
     process = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, preexec_fn=heeded)
-    assert (process.returncode, process.stderr.strip()) == (130, "python train.py: stopped by Ctrl-C")
+    assert (process.returncode, process.stderr.strip()) == (130, "stopped by Ctrl-C")
 
 
 SCRIPTS = "train.py finetune.py data/prepare.py eval/sample.py eval/study/__main__.py eval/lesson/explain.py"

@@ -107,7 +107,7 @@ def selected(plan):
     name, _, part = only.partition(":")
     if name not in waves:
         sys.exit(f"only={only}: give one of {', '.join(waves)}; a part of a wave is {[*waves][0]}:2/3")
-    i, n = part_of(part)
+    i, n = part_of(part, f"only={name}:")
     return {name: waves[name][i - 1 :: n]}
 
 
