@@ -148,12 +148,6 @@ def test_the_check_at_the_start_of_a_run_passes():
     assert model_checks.check_attention(config, torch.float32, torch.device("cpu"), causal=False, documents=True) < 1e-5
 
 
-def test_bounds_that_decrease_are_refused_by_a_model():
-    start, end = documents(2, 40, 17, 3)
-    with pytest.raises(RuntimeError, match="must not decrease along a row"):
-        transformer("triton")(small_batch()["tokens"], False, start, end.flip(1))
-
-
 def test_a_row_that_32_bit_offsets_cannot_address_is_refused():
     q = torch.zeros(1, 1, 1, 32).expand(1, 2**26, 1, 32)
     with pytest.raises(ValueError, match="below 2"):

@@ -4,11 +4,8 @@ import ast
 import os
 import re
 import runpy
-import shlex
 import signal
-import subprocess
-import sys
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -130,22 +127,10 @@ def test_unreadable_configs(problems):
 
 
 def test_help_shows_the_lines_of_the_script(capsys):
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit):
         load("config/missing.py", "--help", "--lr=x", check=lambda settings: pytest.fail("help checks nothing"))
-    usage, text = capsys.readouterr().out.split("\n\n", 1)
-    assert stop.value.code == 0 and usage.startswith("usage: python train.py ")
-    assert text.startswith("A sample script.")
-    assert text.endswith(SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\ndef settings")])
-
-
-def test_words_that_are_not_understood(problems):
-    assert problems("--lr", "1e-3")[0] == "--lr: write --lr=VALUE"
-    for words, problem in (
-        ("--resume", "--resume: write --resume=VALUE"), ("--flag", "--flag: unknown setting 'flag'."),
-        ("--ressume", "--ressume: unknown setting 'ressume'. Did you mean 'resume'?"),
-    ):  # fmt: skip
-        assert problems(*words.split()) == [problem]
-        assert problems(*words.split(), "--resume=True", config("lr = 1.0\n")) == [problem]
+    text, shown = capsys.readouterr().out, SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\ndef settings")]
+    assert "A sample script." in text and text.endswith(f"\n\n{shown}")
 
 
 def test_a_setting_that_is_no_literal_is_refused():
@@ -155,20 +140,9 @@ def test_a_setting_that_is_no_literal_is_refused():
             load()
 
 
-@pytest.mark.parametrize("command", [["train.py"], ["-m", "train"]])
-def test_ctrl_c_is_no_traceback(command):
-    lines = f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport configurator\nlr = 1.0\n"
-    Path("train.py").write_text(f"{lines}\nconfigurator.load(__file__, [])\nos.kill(os.getpid(), signal.SIGINT)\n")
-    shell = shlex.join([sys.executable, *command]) + "; exit $?"
-    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in the background
-    process = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, preexec_fn=heeded)
-    assert (process.returncode, process.stderr.strip()) == (130, "python train.py: stopped by Ctrl-C")
-
-
 SCRIPTS = "train.py finetune.py data/prepare.py eval/sample.py eval/study/__main__.py eval/lesson/explain.py"
 SCRIPTS += " eval/lesson/gallery.py eval/bench/doctor.py"
-ODD = ["1e308", "9e18", "-9e18", "0", "1e-308", "nan", "", "()", "(9e18,)", "('',)", "\udcff", "x" * 5000]
-ODD += ["folder", "pipe"]
+ODD = "1e308 9e18 -9e18 0 1e-308 nan () (9e18,) ('',) \udcff folder pipe".split() + ["", "x" * 5000]
 ODD_IN_A_FILE = ["'a\\0b'", "'\\ud800'"]  # the command line has no such words
 
 
