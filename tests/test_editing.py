@@ -56,9 +56,8 @@ def unedited(tmp_path_factory, data_dir):
 
 
 def cosine(copy, out, log, before, text):
-    assert [line["lr"] for line in log[3:]] == pytest.approx(
-        [3e-3 * (0.5 + 0.5 * math.cos(math.pi * step / 40)) for step in range(2, 40)]
-    )
+    expected = [3e-3 * (0.5 + 0.5 * math.cos(math.pi * step / 40)) for step in range(2, 40)]
+    assert [line["lr"] for line in log[3:]] == pytest.approx(expected)
     assert "learning rate up to 0.00298" in text and "4.6e-06 in the last step" in text
     settings, _ = configurator.parse(ARGS, configurator.read_script(copy / "train.py")[0])
     schedule = Schedule(SimpleNamespace(settings=settings, start=0, max_steps=40), copy / "train.py")
@@ -69,9 +68,8 @@ def cosine(copy, out, log, before, text):
 
 def normuon(copy, out, log, before, text):
     optimizer = checkpoint.load(out / "ckpt-20.pt")["optimizer"]
-    assert {name: its["param_groups"][-1]["lr"] for name, its in optimizer.items()} == dict.fromkeys(
-        ("adamw", "normuon"), log[20]["lr"]
-    )
+    rates = {name: its["param_groups"][-1]["lr"] for name, its in optimizer.items()}
+    assert rates == {"adamw": log[20]["lr"], "normuon": log[20]["lr"]}
     assert {its["square"].shape[1] for its in optimizer["normuon"]["state"].values()} == {1}
     (out / "ckpt-40.pt").unlink()
     code, text = start(ROOT, out, data_of(out), "--resume=True", *MORE["NorMuon"])
