@@ -48,7 +48,6 @@ def write_study(folder, loss=3.37, score=67.0, seeds=(200, 201, 202, 203, 204), 
 
 
 def check(*folders, script=CHECK):
-    """Return (exit code, output)."""
     with tempfile.NamedTemporaryFile() as output:
         return Run(folders, output.name, script).wait()
 

@@ -3,6 +3,7 @@
 import re
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,17 +25,13 @@ CPU = torch.device("cpu")
 plain = partial(attention, backend="reference")  # runs on a CPU, where the fused kernels do not
 
 
-def fails(*args):
-    raise RuntimeError("gcc not found")
-
-
 STAND_INS = {
     "right": plain,
     "no scale": lambda q, *args: plain(q * q.shape[-1] ** 0.5, *args),  # no 1 / sqrt(D): the mistake that hides best
     "no gradient of v": lambda q, k, v, *args: plain(q, k, v.detach(), *args) + 0 * v.sum(),
     "NaN": lambda *args: plain(*args) * torch.nan,
     "0.001 off": lambda q, *args: plain(q * 1.001, *args),
-    "fails": fails,
+    "fails": Mock(side_effect=RuntimeError("gcc not found")),
 }
 
 
