@@ -50,28 +50,18 @@ def compile_kernel(which, architecture, D, dtype=torch.bfloat16, causal=True, do
     divisible = [i for i, name in enumerate(kernel.arg_names) if name not in constants]
     attributes = {(i,): [["tt.divisibility", 16]] for i in divisible}  # a launch finds this out by itself
     target = GPUTarget("cuda", row, 32) if cuda else GPUTarget("hip", architecture, 64)
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as log,
-        triton.knobs.nvidia.scope(),
-        triton.knobs.compilation.scope(),
-    ):
-        triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
+    nvidia, compilation = triton.knobs.nvidia, triton.knobs.compilation
+    with contextlib.redirect_stdout(io.StringIO()) as log, nvidia.scope(), compilation.scope():
+        nvidia.dump_ptxas_log = compilation.always_compile = True
         compiled = triton.compile(ASTSource(kernel, signature, constants, attributes), target=target, options=options)
     assembly = compiled.asm["ptx" if cuda else "amdgcn"]
     text, registers, spills = assembly, r"\.vgpr_count:\s+(\d+)", r"\.private_segment_fixed_size:\s+(\d+)"
     if cuda:
         text, registers, spills = log.getvalue(), r"Used (\d+) registers", r"(\d+) bytes spill stores"
-    return {
-        "BLOCK_M": constants["BLOCK_M"],
-        "BLOCK_N": constants["BLOCK_N"],
-        "warps": options["num_warps"],
-        "stages": options["num_stages"],
-        "registers": int(re.search(registers, text)[1]),
-        "spills": int(re.search(spills, text)[1]),
-        "shared": compiled.metadata.shared,
-        "matrix": assembly.count(TARGETS[architecture][1]),
-        "serial": "instructions are serialized" in text,
-    }
+    found = [constants["BLOCK_M"], constants["BLOCK_N"], options["num_warps"], options["num_stages"]]
+    found += [int(re.search(pattern, text)[1]) for pattern in (registers, spills)]
+    found += [compiled.metadata.shared, assembly.count(TARGETS[architecture][1])]
+    return dict(zip(COLUMNS, found, strict=True)) | {"serial": "instructions are serialized" in text}
 
 
 def main():

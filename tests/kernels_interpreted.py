@@ -11,8 +11,7 @@ import torch
 from model_helpers import attention_results, loss_and_gradients, small_batch, small_model
 
 import model
-import model_checks
-from model import ModelConfig, PretrainingLoss, attention
+from model import PretrainingLoss, attention
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # in rows that see nothing, where 0 is stored instead
 both_masks = pytest.mark.parametrize("causal", [True, False])
@@ -140,18 +139,6 @@ def test_bounds_bound_the_loops(monkeypatch, causal, next_document):
     found = attention_results(q, k, v, q, causal, (start, end), "triton")
     for x, e in zip(found, expected):
         assert (x[:, 64:124] - e).norm() <= 1e-3 * e.norm() and x[:, 124:128].eq(0).all()
-
-
-@pytest.mark.slow
-def test_the_check_at_the_start_of_a_run_passes():
-    config = ModelConfig(n_head=1, n_kv_head=1, d_model=32)
-    assert model_checks.check_attention(config, torch.float32, torch.device("cpu"), causal=False, documents=True) < 1e-5
-
-
-def test_bounds_that_decrease_are_refused_by_a_model():
-    start, end = documents(2, 40, 17, 3)
-    with pytest.raises(RuntimeError, match="must not decrease along a row"):
-        transformer("triton")(small_batch()["tokens"], False, start, end.flip(1))
 
 
 def test_a_row_that_32_bit_offsets_cannot_address_is_refused():

@@ -3,7 +3,6 @@
 import copy
 import json
 import random
-import sys
 from concurrent.futures import Future
 from unittest.mock import MagicMock
 
@@ -117,16 +116,12 @@ def test_a_reader_beside_a_run_that_saves_and_prunes(state, tmp_path, monkeypatc
     assert checkpoint.open_newest(tmp_path)[0] == new
 
 
-def test_a_link_to_nothing_is_reported(state, tmp_path, monkeypatch, capsys):
-    """A moved checkpoint whose link is left. An export says which one it took instead."""
+def test_a_link_to_nothing_is_reported(state, tmp_path, capsys):
+    """A moved checkpoint whose link is left."""
     checkpoint.save(tmp_path / "ckpt-7.pt", state)
     (tmp_path / "ckpt-9.pt").symlink_to(tmp_path / "moved.pt")
-    monkeypatch.setattr(checkpoint, "export", lambda path, *_: checkpoint.open_newest(path)[0])
-    monkeypatch.setattr(sys, "argv", f"checkpoint.py export {tmp_path} there --as=llama".split())
-    checkpoint.main()
-    text = capsys.readouterr().out
-    assert f"{tmp_path}/ckpt-9.pt is a link to {tmp_path}/moved.pt, which is not there" in text
-    assert f"wrote there from {tmp_path}/ckpt-7.pt" in text
+    assert checkpoint.open_newest(tmp_path)[0] == tmp_path / "ckpt-7.pt"
+    assert f"{tmp_path}/ckpt-9.pt is a link to {tmp_path}/moved.pt, which is not there" in capsys.readouterr().out
 
 
 def test_what_is_kept(tmp_path):

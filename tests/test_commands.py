@@ -25,10 +25,8 @@ def commands(path):
 README = commands(ROOT / "README.md")
 PAGES = sorted({*(ROOT / "docs").glob("*.md")} - {ROOT / "docs/exercises.md"})  # that one is in test_lesson.py
 DOCS = [line for page in PAGES for line in commands(page) if line not in README]
-PIP = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -r requirements.txt", "python train.py", "pytest"]
-UV = ["uv run train.py", "uv run pytest"]
 # Most of these are in .ci/run.
-INSTALL = *PIP[:2], "pip install ", "hf download ", "git clone ", "pytest", "uv run ", "sh eval/bench/gpu.sh"
+INSTALL = "python3 -m ", ". .venv/", "pip install ", "hf download ", "git clone ", "pytest", "uv run ", "sh eval/bench"
 CLUSTER = [line for line in dict.fromkeys(README + DOCS) if re.match("torchrun|srun|sbatch", line)]
 
 
@@ -66,39 +64,25 @@ def folder(tmp_path_factory, encoder):
     return folder
 
 
+SHAPE = " ".join(word for word in TINY if re.match("--(n_|d_)", word))
+SCHEDULE = " ".join(word for word in TINY if re.match("--(max|switch|keep)", word))
+OTHERS = " ".join(word for word in TINY if not re.match("--(n_|d_|max|switch|keep)", word))
+SMALLER = [line.split("; ") for line in (ROOT / "tests/smaller_commands.txt").read_text().splitlines()[1:]]
+
+
 def run(command, folder):
-    """Run a command at a small size."""
-    command = re.sub(r"hf:MLMvsCLM/\S+", "SmolLM2-135M", command)  # would be downloaded
-    args = shlex.split(command)[1:]
-    script = args[1] if args[0] == "-m" else args[0]
-    args = args[2:] if args[0] == "-m" else args[1:]
-    if re.search("smollm2|domain", command.lower()) and not (folder / "SmolLM2-135M").exists():
+    """Run a command at a small size, unless its model is not here or it has a test of its own."""
+    command = re.sub(r"hf:MLMvsCLM/\S+", "SmolLM2-135M", command).replace("=gpt2", "=embedded")  # would be downloaded
+    for name, model in ("smollm2|domain", "SmolLM2-135M"), ("modernbert", "ModernBERT-base"):
+        if re.search(name, command.lower()) and not (folder / model).exists():
+            return
+    if re.search("records/check.py|results/books.py", command):
         return
-    if script.endswith(("records/check.py", "results/books.py")):  # in tests of their own
-        return
-    if "ModernBERT" in command and not (folder / "ModernBERT-base").exists():
-        return
-    if script == "train.py":
-        keep_shape = bool({"config/continue.py", "config/domain.py"} & {*args})
-        args += ["--compile=False", *(word for word in TINY if not (keep_shape and re.match("--(n_|d_)", word)))]
-        args += ["--switch_step=0"] * ("--switch_step=0" in command)
-    if script == "finetune.py" and "--max_steps=0" not in args:
-        args += ["--max_steps=2"]
-    if script == "eval.study" and args[0] == "sweep":
-        args += ["--rates=1e-3", "--finetune_seeds=1"]
-        args += ["--finetune=--max_steps=2"] * ("--max_steps=0" not in command)
-    if script == "eval.study" and "study_demo" in command:  # two models, one task
-        small = " ".join(word for word in TINY if not re.match("--(max|switch|keep)", word))
-        rows = ("clm", "", "--switch_step=20"), ("mlm", "", "--switch_step=0")
-        args += [f"--train={small} --max_steps=20", f"--runs={rows}", "--random=", "--primary=(('clm', 'mlm'),)"]
-        args += ["--tasks=embedded-tc", "--finetune=--max_steps=2"]
-        args += ["--rates=1e-3", "--finetune_seeds=1", "--figures=()"]
-    if "study_record" in command:  # its text is not here
-        args += ["--plan"]
-    if script == "tests/campaign.py":
-        args = ["--minutes=0.05"]
-    if script == "data.prepare":  # gpt2's ranks would be downloaded
-        args = [word.replace("=gpt2", "=embedded") for word in args] + ["--val_fraction=0.1"]
+    words = shlex.split(command)[1:]
+    for pattern, more in SMALLER:
+        if re.search(pattern, command):
+            words += shlex.split(more.format(SHAPE=SHAPE, SCHEDULE=SCHEDULE, OTHERS=OTHERS))
+    script, *args = words[1:] if words[0] == "-m" else words
     shown = {"SHOW": "1"} if command == "python train.py" else {}
     code, text = Run(args, folder / "output", script, folder, **shown).wait(300)
     assert code == 0, f"{command}\n{text}"
@@ -106,7 +90,6 @@ def run(command, folder):
 
 def test_readme_commands(folder):
     assert [line for line in README if not line.startswith(("python ", "torchrun ", *INSTALL))] == []
-    assert README[:7] == PIP + UV
     for made in ("demo/loss.png", "finetune/result.json", "topics/result.json"):
         assert (folder / "out" / made).exists() or made.endswith("png") and not find_spec("matplotlib")
 

@@ -1,11 +1,9 @@
 """Output that fails cannot stop a command."""
 
 import ast
-import sys
 
 import pytest
 
-from errors import progress
 from helpers import BROKEN, ROOT, TINY
 
 SHORT = "--max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=0".split()
@@ -56,18 +54,6 @@ def test_no_encoding_of_the_output_stops_anything(run, command, tmp_path, script
         for args in [f"--ckpt={out}", "--prompt=\u65e5"], [str(out)]:
             code, text = run(args, "eval.sample" if len(args) > 1 else "eval.plot", PYTHONIOENCODING="ascii")
             assert code == 0 and ("\\u65e5" in text or "loss.png" in text), text
-
-
-def test_a_log_gets_lines_instead_of_a_bar(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", sys.stdout)  # as they were, after the test
-    monkeypatch.setattr(sys, "stderr", sys.stderr)
-    bar = progress(total=3, desc="three", unit="steps")
-    bar.mininterval = bar.delay = bar.start_t = bar.last_print_t = 0  # a minute has passed
-    bar.update()
-    bar.write("a line")
-    bar.close()
-    out, err = capsys.readouterr()
-    assert out == "a line\n" and err.count("\n") == 1 and err.startswith("three 1/3 steps, ")
 
 
 def test_an_older_python_is_named_before_anything_else():

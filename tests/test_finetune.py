@@ -102,12 +102,10 @@ def assert_learned(text, folder, family, metric, at_least):
     assert all(scores.keys() <= test.keys() and name in text for name, scores in result["baselines"].items())
 
 
-def test_a_run_learns_its_task_and_shows_what_it_read_and_found(tuned):
+def test_a_run_learns_its_task_and_shows_its_scores(tuned):
     text, folder = tuned
     assert_learned(text, folder, "sc", "accuracy", 80)
-    assert "The first example, as it was read:\n  text " in text
     accuracy = read(folder)["metrics"]["test"]["accuracy"]
-    assert re.search("^in percent +test +validation +majority .baseline.", text, re.M)
     assert re.search(f"^accuracy .main. +{accuracy:.2f} ", text, re.M), text
 
 
@@ -137,8 +135,7 @@ def test_each_family_learns(fine_tune, data, family, metric, at_least):
 
 
 def test_a_repeated_run_writes_the_same_bytes(tagged):
-    (text, a), (_, b) = tagged
-    assert "\n5 steps, ended by --max_steps, and the scoring took" in text
+    (_, a), (_, b) = tagged
     for name in ("result.json", "instances.npz", "metrics.jsonl", "predictions.jsonl"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 

@@ -79,10 +79,8 @@ print("waits:", sum("synchronizing CUDA operation" in str(w.message) for w in ca
 
 
 def test_a_training_step_waits_once(on_gpu, tmp_path):
-    rare = "--eval_interval=100 --checkpoint_interval=100 --decay_steps=0 --switch_step=0".split()
-    counts = [
-        waits("train.py", [*on_gpu, *rare, f"--max_steps={n}", f"--out_dir={tmp_path / str(n)}"]) for n in (10, 30)
-    ]
+    args = [*on_gpu, *"--eval_interval=100 --checkpoint_interval=100 --decay_steps=0 --switch_step=0".split()]
+    counts = [waits("train.py", [*args, f"--max_steps={n}", f"--out_dir={tmp_path / str(n)}"]) for n in (10, 30)]
     assert counts[1] - counts[0] == 20
 
 

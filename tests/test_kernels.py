@@ -29,11 +29,10 @@ def test_interpreted(marked):
     """In a process of its own, because Triton decides at import how kernels run."""
     if version("triton") < (3, 7) and version("numpy") >= (2, 4):
         pytest.skip("this Triton's interpreter does not work with this NumPy: triton >= 3.7 or numpy < 2.4 is needed")
-    command = [sys.executable, "-m", "pytest", "tests/kernels_interpreted.py", "-m", marked, "--tb=short"]
+    options = ["-m", marked, "--tb=short", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "tests/kernels_interpreted.py", *options]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider"], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

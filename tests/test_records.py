@@ -46,7 +46,6 @@ def write_study(folder, loss=3.37, score=67.0, seeds=(5, 6, 7, 8, 9), without=""
 
 
 def check(*folders, script=CHECK):
-    """Return (exit code, output)."""
     with tempfile.NamedTemporaryFile() as output:
         return Run(folders, output.name, script).wait()
 
