@@ -16,22 +16,20 @@ import torch
 
 import checkpoint
 import model as model_py
-from data.hub import write_folder
 from data.objective import CLM, MLM
 from data.prepare import prepare
 from errors import DataError
 from eval.sample import continue_text
-from eval.tasks import metrics
 from eval.tasks.model import TaskModel, predict
 from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, record
-from hub_helpers import random_weights
+from hub_helpers import export, random_weights
 from model import ModelConfig, PretrainingLoss, Transformer
 from study_helpers import state_of
-from task_helpers import docs_block, settings
+from task_helpers import docs_block, score, settings
 
 safetensors = pytest.importorskip("safetensors.torch", reason="model folders need the safetensors package")
 pytest.importorskip("tokenizers", reason="the tokenizer of a model folder needs the tokenizers package")
@@ -58,12 +56,6 @@ def random_state(shape=SIZES, objectives=(CLM(), MLM()), seed=0, **settings):
     """A checkpoint's dict with random weights. shape: fields of a ModelConfig. objectives: of its steps."""
     model = random_weights(Transformer(ModelConfig(**shape)), seed)
     return state_of(model, SETTINGS | settings, phases=record(*({what: [0]} for what in objectives)))
-
-
-def export(state, folder, kind):
-    """Export a checkpoint's dict; return the folder."""
-    write_folder(state, checkpoint.model_from(state), "ckpt-650.pt", folder, kind)
-    return folder
 
 
 STATE = random_state()
@@ -197,7 +189,8 @@ def test_in_trained_and_out_again(exported, tmp_path, name, own):
 def test_the_models_of_the_study(exported, tmp_path):
     """They have no head, and a special token may have another name in the tokenizer."""
     folder, reports = shutil.copytree(exported["llama"], tmp_path / "theirs"), []
-    configure(folder, dict(model_type="sl_model", is_causal=False, mask_token="<|mask|>", mask_token_id=4092))
+    own = dict(model_type="sl_model", is_causal=False, mask_token="<|mask|>", mask_token_id=4092, bos_token_id=4094)
+    configure(folder, own)
     (folder / "tokenizer_config.json").unlink()
     store(folder, prefix_gone(stored(folder)) | {HEAD: None})
     state = checkpoint.load(folder, reports.append)
@@ -368,18 +361,14 @@ def test_a_tagger_goes_out(tuned, kind):
 @pytest.mark.parametrize("may_be_none, threshold", [(False, 0.0), (True, 0.5), (True, 20.0)])
 def test_answers_by_the_code_of_the_docs(tuned, may_be_none, threshold):
     _, task, predict, found = tuned("qa", may_be_none=may_be_none, threshold=threshold)
-
-    def answer(question, context):
-        return found["answer"](found["tokenizer"], found["model"], question, context, threshold, may_be_none)
-
-    assert answer("What?", "") == ""
+    answer = partial(found["answer"], found["tokenizer"], found["model"])
+    assert answer("What?", "", threshold, may_be_none) == ""
     lengths = []
     for text in [*TEXTS, "The Bengal tiger, of course, lives in Müllheim – 3,500 km 🙂 away."]:
         for question in "What?", "Where is it? " * 9:
-            there = answer(question, text)  # mostly in several windows
-            question = Question("1", question, text, [(there, text.index(there))] if there else [])
-            match = task.metrics(task.predict(predict, [question], "test"), [question])["exact_match"]
-            assert metrics.score(match) == 100
+            there = answer(question, text, threshold, may_be_none)  # mostly in several windows
+            example = Question("1", question, text, [(there, text.index(there))] if there else [])
+            assert score(task, predict, [example], "test")["exact_match"] == 100
             lengths.append(len(there))
     assert (max(lengths) == 0) == (threshold == 20.0) and (min(lengths) > 0 or may_be_none)
 
@@ -449,14 +438,14 @@ def test_mteb_by_the_script_of_the_docs(demo, monkeypatch, capsys):
     from datasets import Dataset, DatasetDict
     from mteb.abstasks.sts import AbsTaskSTS
 
-    rng, texts = random.Random(0), [f"{word} {other}" for word in WORDS for other in WORDS]
+    rng = random.Random(0)
+    columns = {name: rng.choices(WORDS, k=30) for name in ("sentence1", "sentence2")}
+    rows = Dataset.from_dict({**columns, "score": [rng.random() for _ in range(30)]})
 
     class StandIn(AbsTaskSTS):
         metadata = mteb.get_task("STSBenchmark").metadata.model_copy(update={"name": "StandIn"})
 
         def load_data(self, **options):
-            columns = {name: rng.sample(texts, 30) for name in ("sentence1", "sentence2")}
-            rows = Dataset.from_dict({**columns, "score": [rng.random() for _ in range(30)]})
             self.dataset, self.data_loaded = DatasetDict({"test": rows}), True
 
     monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [StandIn()])
@@ -514,17 +503,16 @@ def test_what_cannot_go_out(tmp_path, shape, changes, kind, message):
 
 
 def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(tmp_path, monkeypatch):
-    path = tmp_path / "run/ckpt-650.pt"
-    (tmp_path / "run").mkdir()
+    path, other = tmp_path / "run/ckpt-650.pt", f"other.{os.getpid()}.partial"
+    for name in "run", other:
+        (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("nowhere")
-    (tmp_path / f"other.{os.getpid()}.partial").mkdir()
     checkpoint.save(path, STATE)
     for name, error in ("run", DataError), ("link", DataError), ("other", FileExistsError):
         with pytest.raises(error, match="exists, and is not replaced|File exists"):
             checkpoint.export(path, tmp_path / name, "eurobert")
-    monkeypatch.setattr(sys, "argv", ["checkpoint.py", "export", str(path), str(tmp_path / "another"), "--as=eurobert"])
-    for fault, end in (KeyboardInterrupt, KeyboardInterrupt), (OSError("no space"), SystemExit):
-        with monkeypatch.context() as patch, pytest.raises(end):
-            patch.setattr(safetensors, "save_file", MagicMock(side_effect=fault))
-            checkpoint.main()
-        assert sorted(os.listdir(tmp_path)) == ["link", f"other.{os.getpid()}.partial", "run"]
+    for fault in KeyboardInterrupt, OSError("no space"):
+        monkeypatch.setattr(safetensors, "save_file", MagicMock(side_effect=fault))
+        with pytest.raises((KeyboardInterrupt, OSError)):
+            checkpoint.export(path, tmp_path / "another", "eurobert")
+        assert sorted(os.listdir(tmp_path)) == ["link", other, "run"]
