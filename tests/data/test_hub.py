@@ -39,11 +39,10 @@ transformers.logging.disable_progress_bar()
 
 SIZES = dict(n_layer=2, n_head=4, n_kv_head=2, d_model=32, d_ff=48, seq_len=64)  # of our model
 QWEN3 = dict(SIZES, head_dim=16, qk_norm=True)
-SHAPE = dict(  # the same, of the library's config
-    vocab_size=4096, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5,
-    bos_token_id=4094, eos_token_id=4095, pad_token_id=4093,
-)  # fmt: skip
+# SHAPE: the same, of the library's config. CLASSES: Llama 3.2, Qwens and EuroBERTs, some with rows that no token has.
+# CONFIGS: class, what its config has of its own, how config.json is changed (GONE: without it), what the error says, if
+# anything.
+SHAPE, CLASSES, CONFIGS = json.loads((ROOT / "tests/data/hub_configs.json").read_text()).values()
 SETTINGS = dict(max_steps=650, global_batch_tokens=4096, seed=0, lr=1e-3, data="/some/folder/prepared/books")
 MNTP = MLM(0.4, "before")
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
@@ -132,9 +131,6 @@ EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.no
 DOWN, BIAS = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.bias"
 TIED = dict(tie_word_embeddings=True)
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3"
-# Class, what its config has of its own, how config.json is changed (GONE: without it), what the error says ("": equal)
-# CLASSES: Llama 3.2, Qwens and EuroBERTs; some have rows that no token has.
-CONFIGS, CLASSES = json.loads((ROOT / "tests/data/hub_configs.json").read_text()).values()
 FILES = [  # what the config of a Llama has of its own, what is done to folder and weights, what the error says
     (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING], EMBEDDING: None}), ""),
     (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING]}), ""),

@@ -29,14 +29,18 @@ def test_text_documents(tmp_path):
         assert list(read_documents(tmp_path, "text")) == IN_TEXT * 2
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "json", "json.gz", "jsonl.zst", "parquet"])
-def test_records(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
+def test_the_content_decides_and_not_the_name(tmp_path, kind):
     """Empty documents are left out; a field that is missing or has no text is an error."""
-    source = write_texts(tmp_path / f"in.{kind}", [*DOCUMENTS, " ", None])
-    assert list(read_documents(source, "text")) == DOCUMENTS
+    content = write_texts(tmp_path / f"in.{kind}", [*DOCUMENTS, " ", None]).read_bytes()
+    for name in "a.txt", "a.jsonl", "a.json", "a.json.gz", "a.parquet", "a", "a.gz", "a.txt.zst":
+        path = tmp_path / name / name
+        path.parent.mkdir()
+        path.write_bytes(content)
+        assert list(read_documents(path, "text")) == list(read_documents(path.parent, "text")) == DOCUMENTS
     for field, message in ("body", "no field 'body', only id, text"), ("id", "no string in the field 'id'"):
         with pytest.raises(DataError, match=f"(line|row) 1: {message}"):
-            list(read_documents(source, field))
+            list(read_documents(path, field))
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "json", "jsonl.gz", "parquet"])
@@ -129,15 +133,6 @@ def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
             (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=message):
             find_files(tmp_path / name, "text")
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.parquet", "a", "a.gz", "a.txt.zst"])
-def test_the_content_decides_and_not_the_name(tmp_path, name):
-    path = tmp_path / "in" / name
-    path.parent.mkdir()
-    for kind in "jsonl", "jsonl.gz", "jsonl.zst", "parquet":
-        path.write_bytes(write_texts(tmp_path / f"x.{kind}", DOCUMENTS).read_bytes())
-        assert list(read_documents(path, "text")) == list(read_documents(path.parent, "text")) == DOCUMENTS
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.txt.gz", "a"])

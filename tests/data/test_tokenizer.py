@@ -159,10 +159,9 @@ def test_which_tokenizers_are_alike(tokenizer):
 
 @pytest.mark.parametrize("kind", ["embedded", *TABLES["patterns"], *KINDS], ids=lambda kind: kind[:8])
 def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
-    """What is exported gives the same ids by transformers, with eos at the end, and by us; so do the masks.
+    """What is exported gives the same ids by transformers, with eos at the end, and by us; so do state and file.
 
-    So do the state and the file, which a checkpoint and a worker process have. A word has the ids that it has inside a
-    sentence, wherever it stands; see test_a_tagger_goes_out.
+    A word has the ids that it has inside a sentence, wherever it stands.
     """
     transformers = pytest.importorskip("transformers")
     if kind in KINDS:
@@ -205,11 +204,9 @@ def small(*added):
 
 @pytest.mark.parametrize("added, files, expected", TABLES["folders"])
 def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
-    """added: special tokens. expected: ids of mask, pad, bos, eos; vocab_size.
+    """added: special tokens. expected: ids of mask, pad, bos, eos; vocab_size, which grows if it is below the ids.
 
-    The rows: a named mask, and a config that has a vocabulary; fewer rows than ids, so that the model has to grow; a
-    new mask and eos; ids of ordinary tokens, which mean nothing; reserved tokens; the names of BERT, and of RoBERTa in
-    a config; a list of eos in a config; and special_tokens_map.json, with which eos is that of transformers.
+    The id of an ordinary token means nothing. With special_tokens_map.json, eos is that of transformers.
     """
     (tmp_path / "one").mkdir()
     (tmp_path / "one/tokenizer.json").write_text(small(*added.split()))
