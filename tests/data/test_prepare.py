@@ -17,7 +17,7 @@ from data.files import lock_folder
 from data.prepare import make_pieces, prepare
 from data.shards import load_meta
 from data.tokenizer import Tokenizer
-from data.tokenizer_files import read_tokenizer
+from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
 from helpers import ROOT, flip_bit
 from prepare_helpers import OPTIONS, in_child, many_documents, texts, tokens, write_texts
@@ -235,11 +235,12 @@ def test_a_damaged_piece_is_made_again_and_no_other(unfinished, corpus, tmp_path
     assert (tmp_path / "precious").read_bytes() == b"content" and not (unfinished / path.name).is_symlink()
 
 
-@pytest.mark.parametrize("changed", ["val_fraction", "in/0.jsonl", "in/9.txt", "out.partial/a"])
+@pytest.mark.parametrize("changed", ["tokenizer", "in/0.jsonl", "in/9.txt", "out.partial/a"])
 def test_an_unfinished_folder_of_other_settings_or_input_is_refused_and_kept(unfinished, tmp_path, changed):
     before, options = records(unfinished), OPTIONS
-    if changed == "val_fraction":
-        options = OPTIONS | {"val_fraction": 0.2}
+    if changed == "tokenizer":  # with four ids less than the embedded one
+        options = OPTIONS | {"tokenizer": tmp_path / changed}
+        (tmp_path / changed).write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
     else:
         (tmp_path / changed).open("a").write('{"text": "new"}\n')
     with pytest.raises(DataError, match="no preparation of these files, as they are now.*or remove"):
