@@ -11,16 +11,8 @@ from data.files import is_locked, lock_folder, write_whole
 from errors import DataError
 
 
-def test_a_pipe_is_written_directly(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_whole(tmp_path / "pipe", lambda file: file.write(b"text"))
-    assert os.read(reader, 9) == b"text" and (tmp_path / "pipe").is_fifo()
-    os.close(reader)
-
-
 @pytest.mark.parametrize("target", ["folder/there", "folder/missing", "second", "/dev/null"])
-def test_a_link_is_followed(tmp_path, target):
+def test_a_link_is_followed_and_a_pipe_is_written_directly(tmp_path, target):
     """To a file, to one that is missing, through another link, and to a device."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/there").write_text("old")
@@ -33,6 +25,10 @@ def test_a_link_is_followed(tmp_path, target):
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="symbolic links"):
         write_whole(tmp_path / "loop", lambda file: file.write(b"new"))
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(tmp_path / "pipe", lambda file: file.write(b"text"))
+    assert os.read(reader, 9) == b"text" and (tmp_path / "pipe").is_fifo()
 
 
 def test_a_lock_is_a_file(tmp_path):

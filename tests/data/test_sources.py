@@ -1,17 +1,17 @@
 """Which documents a source has: formats, errors."""
 
 import gzip
-import hashlib
 import itertools
 import json
 import os
 import random
+import re
 import sys
 
 import pytest
 
 from data.prepare import prepare
-from data.sources import EMBEDDED, cut_places, find_files, read_file
+from data.sources import cut_places, find_files, read_file
 from errors import DataError
 from helpers import ROOT
 from prepare_helpers import read_documents, texts, write_texts
@@ -29,14 +29,18 @@ def test_text_documents(tmp_path):
         assert list(read_documents(tmp_path, "text")) == IN_TEXT * 2
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "json", "json.gz", "jsonl.zst", "parquet"])
-def test_records(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
+def test_the_content_decides_and_not_the_name(tmp_path, kind):
     """Empty documents are left out; a field that is missing or has no text is an error."""
-    source = write_texts(tmp_path / f"in.{kind}", [*DOCUMENTS, " ", None])
-    assert list(read_documents(source, "text")) == DOCUMENTS
+    content = write_texts(tmp_path / f"in.{kind}", [*DOCUMENTS, " ", None]).read_bytes()
+    for name in "a.txt", "a.jsonl", "a.json", "a.json.gz", "a.parquet", "a", "a.gz", "a.txt.zst":
+        path = tmp_path / name / name
+        path.parent.mkdir()
+        path.write_bytes(content)
+        assert list(read_documents(path, "text")) == list(read_documents(path.parent, "text")) == DOCUMENTS
     for field, message in ("body", "no field 'body', only id, text"), ("id", "no string in the field 'id'"):
         with pytest.raises(DataError, match=f"(line|row) 1: {message}"):
-            list(read_documents(source, field))
+            list(read_documents(path, field))
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "json", "jsonl.gz", "parquet"])
@@ -60,11 +64,10 @@ def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind, recwarn):
 
 
 def test_a_folder_is_read_in_order(tmp_path, capsys):
-    """Links to files are followed, links to folders are not; what is not read is reported."""
+    """Links to files are followed, links to folders are not; what is not read is counted and said."""
     folder, outside = tmp_path / "in", tmp_path / "outside"
     files = {"in/a.md": "from md", "in/b/1.TXT": "from txt", "in/table.csv": "no,text", "in/e.txt": ""}
-    files |= {"outside/val": "a named file needs no extension", "outside/3.txt": "linked"}
-    for name, text in files.items():
+    for name, text in (files | {"outside/3.txt": "linked"}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     write_texts(folder / "b/2.jsonl.gz", ["from jsonl", " \n ", "last"])
@@ -73,36 +76,27 @@ def test_a_folder_is_read_in_order(tmp_path, capsys):
     (folder / "b" / "loop").symlink_to(folder)
     os.mkfifo(folder / "f.txt")
     assert list(read_documents(folder, "text")) == ["from md", "from txt", "from jsonl", "last", "linked"]
-    assert list(read_documents(outside / "val", "text")) == ["a named file needs no extension"]
     prepare(folder, tmp_path / "out")
-    assert capsys.readouterr().out.splitlines()[:4] == [
-        f"{folder}: files that are read: 4",
-        f"left out: 3, such as {folder}/b/loop: hidden, about the data, or no file",
-        f"left out: 1, such as {folder}/e.txt: without text",
-        f"left out: 1, such as {folder}/table.csv: a table",
-    ]
+    said = capsys.readouterr().out
+    for words in "files that are read: 4", "left out: 3, .*loop", "left out: 1, .*e.txt", "left out: 1, .*table.csv":
+        assert re.search(words, said)
 
 
 def test_what_is_no_data_is_left_out(tmp_path):
     """Each is no data in a folder, whatever it holds, but for what would be data in any place."""
-    folder = tmp_path / "in"
     content = dict(CASES["about data"])  # what datasets writes beside its files; the Hub has such ones, too
-    for name, text in zip(CASES["no data"], itertools.cycle(["not text", "\0\1\2\3" * 9, "", "{"])):
-        content[name] = text
+    content |= zip(CASES["no data"], itertools.cycle(["not text", "\0\1\2\3" * 9, "", "{"]))
     for name, text in content.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    data = ["a.txt", "c4-train.00000-of-01024.json.gz", "license-plates.jsonl", "lorem_ipsum.txt", "museum sums.txt"]
-    data += ["part-00001"]  # Spark's names have no extension
-    for name in data:
-        write_texts(folder / name, [name])
-    files, left_out = find_files(folder, "text")
-    assert [str(path.relative_to(folder)) for path in files] == data
-    assert {str(path.relative_to(folder)) for paths in left_out.values() for path in paths} == content.keys()
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in CASES["data"]:
+        write_texts(tmp_path / name, [name])
+    files, left_out = find_files(tmp_path, "text")
+    assert [str(path.relative_to(tmp_path)) for path in files] == CASES["data"]
+    assert {str(path.relative_to(tmp_path)) for paths in left_out.values() for path in paths} == content.keys()
     for name in "README.md", ".hidden.txt", "x.txt.part", "part-00000", "_SUCCESS":  # by name they are read
-        (folder / name).write_text("text")
-        assert list(read_documents(folder / name, "text")) == ["text"]
+        (tmp_path / name).write_text("text")
+        assert list(read_documents(tmp_path / name, "text")) == ["text"]
 
 
 def test_broken_surrogates_in_json(tmp_path):
@@ -110,13 +104,6 @@ def test_broken_surrogates_in_json(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n\n".join(f'{{"body": "{line}"}}' for line in lines))
     prepare(tmp_path / "a.jsonl", tmp_path / "out", text_field="body", val_fraction=0.3)
     assert texts(tmp_path / "out", "train") == ["half \ufffd pair", "whole 😀"]
-
-
-def test_the_embedded_text_is_what_its_readme_says():
-    digest = hashlib.sha256(gzip.decompress(EMBEDDED.read_bytes())).hexdigest()
-    assert digest in (EMBEDDED.parent / "README.md").read_text()
-    documents = list(read_documents("embedded", "text"))
-    assert len(documents) == len(set(documents)) == 533
 
 
 @pytest.mark.parametrize("name, content, message", CASES["bad lines"])
@@ -135,23 +122,17 @@ def test_sources_that_cannot_be_read(tmp_path, monkeypatch):
     for module in "pyarrow", "pyarrow.parquet":
         monkeypatch.setitem(sys.modules, module, None)
     os.mkfifo(tmp_path / "pipe.txt")
-    for name in "a.csv", "a.parquet", "a.jsonl.zst":
-        (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd" if "zst" in name else b"x")
-        message = "nothing can be read: a table. Read are .txt" if name == "a.csv" else "pip install pyarrow$"
+    for name, content, message in [
+        ("a.csv", b"x", "nothing can be read: a table. Read are .txt"),
+        ("a.parquet", b"x", "pip install pyarrow$"),
+        ("a.jsonl.zst", b"\x28\xb5\x2f\xfd", "pip install pyarrow$"),
+        ("pipe.txt", None, "no such file or folder: .*cannot be read twice"),
+        ("gone.txt", None, "no such file or folder: .*cannot be read twice"),
+    ]:
+        if content:
+            (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=message):
             find_files(tmp_path / name, "text")
-    for name in "pipe.txt", "gone.txt":
-        with pytest.raises(DataError, match="no such file or folder: .*cannot be read twice"):
-            find_files(tmp_path / name, "text")
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.json", "a.parquet", "a", "a.gz", "a.txt.zst"])
-def test_the_content_decides_and_not_the_name(tmp_path, name):
-    path = tmp_path / "in" / name
-    path.parent.mkdir()
-    for kind in "jsonl", "jsonl.gz", "jsonl.zst", "parquet":
-        path.write_bytes(write_texts(tmp_path / f"x.{kind}", DOCUMENTS).read_bytes())
-        assert list(read_documents(path, "text")) == list(read_documents(path.parent, "text")) == DOCUMENTS
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "a.txt.gz", "a"])
