@@ -1,6 +1,5 @@
 """The commands, edits and exercises of the lesson do what it says; so do its tools, which show what the model does."""
 
-import ast
 import re
 import runpy
 import shlex
@@ -157,23 +156,15 @@ WRONG = {  # of each function to build, a line of ours and a mistake in it
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["empty", "wrong"])
 @pytest.mark.parametrize("number", range(3))
-def test_a_judge_notices_what_a_student_wrote(number, how, tmp_path):
+def test_a_judge_notices_a_mistake_of_a_student(number, tmp_path):
     """It passes with our function, as part of the suite."""
     file, name = re.findall(r"^\| `([\w./]+\.py)` \| `([\w.]+)` \|", EXERCISES, re.M)[number]
     judge = [command for command in commands(EXERCISES) if command.startswith("pytest")][number]
     copy = shutil.copytree(ROOT, tmp_path / "copy", ignore=lambda *at: UNUSED(*at) - {"tests"})
-    code = (copy / file).read_text()
-    tree = ast.parse(code)
-    for part in name.split("."):
-        (tree,) = [node for node in tree.body if getattr(node, "name", "") == part]
-    lines = code.splitlines(keepends=True)
-    first = tree.body[ast.get_docstring(tree) is not None].lineno - 1
-    body = "".join(lines[first : tree.end_lineno])
-    new = " " * tree.body[0].col_offset + "pass\n" if how == "empty" else body.replace(*WRONG[name])
-    assert new != body
-    (copy / file).write_text("".join(lines[:first]) + new + "".join(lines[tree.end_lineno :]))
+    before, _, after = (copy / file).read_text().partition(WRONG[name][0])
+    assert f"def {name.rpartition('.')[2]}(" in before and WRONG[name][0] not in after
+    (copy / file).write_text(before + WRONG[name][1] + after)
     command = [sys.executable, "-m", *shlex.split(judge), "-x", "-p", "no:cacheprovider"]
     assert subprocess.run(command, cwd=copy, capture_output=True).returncode == 1  # 5: there is no such test
 
@@ -208,7 +199,7 @@ def test_the_command_of_an_edit(number, folder, data_dir, tmp_path):
 
 def start(tool, *args):
     """Run a tool as `python -m eval.lesson` does."""
-    tool.main(configurator.load(tool.__file__, args, getattr(tool, "check", None)))
+    tool.main(configurator.load(tool.__file__, args))
 
 
 @pytest.fixture
@@ -269,22 +260,21 @@ def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path)
     _, run = undisturbed
     start(gallery, f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}/gallery", "--text=a < b [MASK]")
     page = (tmp_path / "gallery" / "index.html").read_text()
-    assert not re.findall("(?:src|href)=", page) and page.count("one token at a time") == 2
-    assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 2 * 4 and escape("' <'") in page and " <'" not in page
-    hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
+    assert not re.findall("(?:src|href)=", page) and escape("' <'") in page and " <'" not in page
+    hidden, _ = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
     n = hidden.count("[MASK]")
     clm, mlm = {gallery.SEEN: 78, gallery.UNSEEN: 66}, {gallery.SEEN: 144 - 12 * n, gallery.HIDDEN: 12 * n}
     pictures = re.findall("<svg.*?</svg>", page, re.S)
+    assert len(pictures) == 2 + 2 * 2 * 4
     for picture, seen in zip(pictures, (clm, mlm)):
         squares = ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}rect")
         assert Counter(square.get("fill") for square in squares if square.get("stroke")) == seen
-    assert pictures[1].count("→") == len(list(filter(None, answers)))
 
 
 def test_bad_input(encoder):
     for tool, args in (
         (explain, [f"--ckpt={encoder}", "--text="]), (explain, [f"--ckpt={encoder}", "--text=" + "word " * 70]),
-        (explain, ["--ckpt=nowhere"]), (gallery, ["--ckpts=nowhere"]),
+        (gallery, ["--ckpts=nowhere"]),
     ):  # fmt: skip
         with pytest.raises(DataError, match="text: has|nowhere is neither"):
             start(tool, *args)
