@@ -49,8 +49,8 @@ def test_seeds_and_names():
 
 def test_nothing_that_a_study_gives_is_set_in_a_file_of_a_task(tmp_path):
     (tmp_path / "my.py").write_text("batch_size = 8\nlr = 1e-3\n")
-    for given in dict(tasks=f"sst2 {tmp_path}/my.py"), dict(finetune=f"{tmp_path}/my.py"):
-        assert plan_of(**given).problems == [f"tasks: sst2: lr is set by the study, not by {tmp_path}/my.py:2"]
+    problems = plan_of(tasks=f"sst2 {tmp_path}/my.py").problems
+    assert problems == [f"tasks: sst2: lr is set by the study, not by {tmp_path}/my.py:2"]
 
 
 def branching(cases):

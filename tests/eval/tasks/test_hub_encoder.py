@@ -4,7 +4,6 @@ retrievers of the hub, scored as they are and in their own way, against sentence
 import json
 import re
 import shutil
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -124,14 +123,12 @@ def test_json_that_is_not_needed_is_not_read(folders, tmp_path):
     (folder / "1_Pooling/config.json").write_text("{}")
     kept = hub_encoder.open_newest(folder)[1]["files"]
     assert {*kept} == {"config.json", "tokenizer_config.json", "1_Pooling/config.json"}
-    for number, name in enumerate([*kept, "modules.json"]):
-        copy = shutil.copytree(folder, tmp_path / str(number))
-        (copy / name).write_bytes(b'{"model_type": "bert", "a": "\xff"}')
-        with pytest.raises(DataError, match=f"{name}: (not in UTF-8|not a JSON object)"):
-            hub_encoder.open_newest(copy)
+    (folder / "modules.json").write_bytes(b'{"model_type": "bert", "a": "\xff"}')
+    with pytest.raises(DataError, match="modules.json: (not in UTF-8|not a JSON object)"):
+        hub_encoder.open_newest(folder)
 
 
-def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
+def test_folders_that_cannot_be_used(folders, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     folder = shutil.copytree(folders["bert"], tmp_path / "bert")
     weights = safetensors.load_file(folder / "model.safetensors")
@@ -143,8 +140,6 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
         (folder / file).unlink()
         with pytest.raises(DataError, match=why):
             hub_encoder.open_newest(folder)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install transformers" in hub_encoder.problem(folders["bert"])
 
 
 RETRIEVERS = cases("retrievers")  # a kind of model, the files of sentence-transformers, why it is refused
