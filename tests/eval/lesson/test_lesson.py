@@ -132,8 +132,7 @@ def test_nano_learns_with_either_mask(capsys):
     tokens = nano["encode"]("the list of the items").repeat(2, 1)
     tokens[1, -1] = nano["MASK"]
     for causal in True, False:
-        before, after = nano["model"](tokens, causal)[:, :-1]
-        assert torch.equal(before, after) == causal
+        assert torch.equal(*nano["model"](tokens, causal)[:, :-1]) == causal
     tokens = nano["windows"](nano["val_tokens"], 4, seed=0)
     shown, targets = nano["examples"](tokens, True)
     assert torch.equal(shown, tokens) and torch.equal(targets[:, :-1], tokens[:, 1:]) and targets[:, -1].eq(-1).all()
@@ -171,10 +170,10 @@ def test_a_judge_notices_a_mistake_of_a_student(number, tmp_path):
 
 def test_the_edits_do_what_the_lesson_says(tmp_path, data_dir):
     """The first hides the right from both. The second keeps 40 % of the targets. The third swaps the phases."""
-    names = ("model.py", "attention_mask"), ("data/objective.py", "CLM"), ("train.py", "objective")
-    mask, few, objective = (
-        runpy.run_path(str(edited(diff, tmp_path / name) / file))[name] for diff, (file, name) in zip(DIFFS, names)
-    )
+    found = []
+    for diff, file, name in zip(DIFFS, ("model", "data/objective", "train"), ("attention_mask", "CLM", "objective")):
+        found.append(runpy.run_path(f"{edited(diff, tmp_path / name)}/{file}.py")[name])
+    mask, few, objective = found
     assert torch.equal(mask(5, False), attention_mask(5, True)) and torch.equal(mask(5, True), mask(5, False))
     stream = TokenStream(data_dir, load_meta(data_dir), "train")
     batches = Batches([stream], tokenizer, 1, 60, 8)

@@ -15,7 +15,6 @@ import checkpoint
 import configurator
 from data.objective import CLM, MLM
 from errors import Damaged, DataError
-from eval.tasks import metrics
 from eval.tasks.families import Item, nearest_documents, subsample
 from eval.tasks.model import BATCH_TOKENS, TaskModel, predict
 from eval.tasks.readers import Pair, Query, Question, Sentence, Text
@@ -146,19 +145,18 @@ def test_no_answer_is_possible_only_if_training_had_such_questions():
     for train, right in ((questions, 50), (questions[:1], 0)):
         qa = family("qa", train=train)
         qa.thresholds = [0.0]
-        found = score(qa, lambda items: [logits(np.full(len(item.ids), -1.0)) for item in items], questions, None)
+        found = score(qa, lambda items: [logits(-np.ones(len(item.ids))) for item in items], questions, None)
         assert found["exact_match"] == right
     assert qa.best_span(np.array([]), None, "") == ("", 0)  # without tokens, if a tokenizer drops spaces
 
 
 def test_the_threshold_of_answers_is_chosen_on_validation_and_kept_for_test():
-    qa = family("qa")
-
-    def forward(items):  # the right tokens stand out, but no token is more likely inside than outside
-        return [logits(4.0 * (item.target == 1) - 5) for item in items]
-
-    found = [score(qa, forward, [asked(LETTERS, "beta gamma")], split) for split in ("test", "validation", "test")]
-    assert [scores["exact_match"] for scores in found] == [0, 100, 100]
+    qa, question, exact = family("qa"), asked(LETTERS, "beta gamma"), []
+    (item,) = qa.items(question, "test")
+    outputs = [logits(4.0 * (item.target == 1) - 5)]  # the right tokens stand out, but all are more likely outside
+    for split in ("test", "validation", "test"):
+        exact.append(score(qa, lambda _: outputs, [question], split)["exact_match"])
+    assert exact == [0, 100, 100]
     assert qa.threshold == -1.5  # the highest of those that are right, from -5 to -1 without these two
 
 
@@ -350,7 +348,6 @@ def test_what_finetune_did_not_save_is_refused(saved, encoder, tmp_path):
     saved("sc")
     state = checkpoint.load(tmp_path / "model.pt")
     for part in ("settings", "labels", "head", "task"):
-        fine_tuned = {name: value for name, value in state["fine_tuned"].items() if name != part}
-        checkpoint.save(tmp_path / "forged.pt", state | {"fine_tuned": fine_tuned})
+        checkpoint.save(tmp_path / "forged.pt", state | {"fine_tuned": {**state["fine_tuned"], part: None}})
         with pytest.raises(Damaged, match="forged.pt is damaged or not a checkpoint of this project"):
             load(tmp_path / "forged.pt")

@@ -56,13 +56,6 @@ def test_glues_metrics_are_those_of_scikit_learn_and_scipy(rate):
     assert "matthews" not in metrics.text_scores(list("bb"), list("ab"), ["a", "b", "c"])
 
 
-def test_sentence_macro_f1():
-    predicted, gold = ["B-X O O O".split(), "O B-Y".split()], ["B-X I-X O O".split(), "O O".split()]
-    # B-X is right, I-X missing, O is 2 * 2 / (3 + 2);  O is 2 * 1 / (1 + 2), B-Y wrong
-    expected = [(1 + 0 + 4 / 5) / 3, (2 / 3 + 0) / 2]
-    np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
-
-
 @pytest.mark.parametrize("case", cases("squad"))  # v1, v2: of a set of version 1.1, and of one of version 2
 def test_squad(case):
     for gold, expected in ([case["answers"]], case["v1"]), ([case["answers"], []], case["v2"]):
@@ -71,7 +64,11 @@ def test_squad(case):
             assert [ratios(result[name])[0] for name in ("exact_match", "f1")] == pytest.approx(expected)
 
 
-def test_token_set_f1():
+def test_the_papers_f1_of_tags_and_of_token_positions():
+    predicted, gold = ["B-X O O O".split(), "O B-Y".split()], ["B-X I-X O O".split(), "O O".split()]
+    # B-X is right, I-X missing, O is 2 * 2 / (3 + 2);  O is 2 * 1 / (1 + 2), B-Y wrong
+    expected = [(1 + 0 + 4 / 5) / 3, (2 / 3 + 0) / 2]
+    np.testing.assert_allclose(ratios(metrics.sentence_macro_f1(predicted, gold)), expected)
     predicted = [{3, 4, 5}, {3}, {7}, set(), set(), {0, 1}]
     gold = [{4, 5}, {3}, {8, 9}, set(), {4, 5}, set()]  # the empty set is {0}
     np.testing.assert_allclose(ratios(metrics.token_set_f1(predicted, gold)), [2 * 2 / 5, 1, 0, 1, 0, 2 * 1 / 3])
