@@ -193,18 +193,6 @@ def test_the_report_on_a_study_is_as_before(tmp_path):
     assert {(row["step"], row["tokens"], row["mask_ratio"]) for row in untrained} == {("0", "0", "0")}
 
 
-def test_a_report_on_a_part_of_a_study(tmp_path):
-    """One seed, without the runs of a row that a primary comparison names."""
-    fill(plan_of(**STUDY, out_dir=tmp_path))
-    shutil.rmtree(tmp_path / "results/clm-seed-1")
-    _, text = study(plan_of(**STUDY | dict(seeds="1"), out_dir=tmp_path))
-    assert "**Not run yet: clm or mlm.**" in text and "**split is better than mlm.**" in text
-    found = [row for row in read_csv(tmp_path / "report", "comparisons.csv") if row["p_holm"]]
-    p, corrected = min((float(row["p"]), float(row["p_holm"])) for row in found)
-    assert len(found) == 3 and corrected == pytest.approx(4 * p)  # of four comparisons, one is not run
-    assert "It rests on one pretraining seed each: another may differ." in text and "nan" not in text
-
-
 def test_a_line_of_the_table_of_figures_is_a_line_of_a_figure(tmp_path, monkeypatch):
     entries = (
         ("scores stability", "clm_fraction tokens", "mlm split clm", "three"),

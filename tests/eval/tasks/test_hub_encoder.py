@@ -44,12 +44,11 @@ def fine_tune(state, family):
     optimizer, losses = torch.optim.AdamW(model.parameters(), 3e-3), []
     items = [item for example in dataset.train[:24] for item in task.items(example, "train")]
     for _ in range(6):
-        loss = task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items)
-        loss.backward()
-        optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, evaluate(task, model, subsample(dataset.test, 24), "test")[0]
+        losses.append(task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items))
+        losses[-1].backward()
+        optimizer.step()
+    return torch.stack(losses).tolist(), evaluate(task, model, subsample(dataset.test, 24), "test")[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -136,10 +135,9 @@ def test_folders_that_cannot_be_used(folders, tmp_path):
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="tensors are missing: encoder.layer.1.output.dense.bias"):
         hub_encoder.open_newest(folder)
-    for file, why in ("model.safetensors", "transformers cannot open it"), ("tokenizer.json", "json is missing"):
-        (folder / file).unlink()
-        with pytest.raises(DataError, match=why):
-            hub_encoder.open_newest(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(DataError, match="transformers cannot open it"):
+        hub_encoder.open_newest(folder)
 
 
 RETRIEVERS = cases("retrievers")  # a kind of model, the files of sentence-transformers, why it is refused
