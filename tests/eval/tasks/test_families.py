@@ -20,7 +20,7 @@ from eval.tasks.model import BATCH_TOKENS, TaskModel, predict
 from eval.tasks.readers import Pair, Query, Question, Sentence, Text
 from eval.tasks.result import build, evaluate, load, origin, prediction_lines
 from eval.tasks.retriever import STUDY
-from eval.tasks.splits import Dataset
+from eval.tasks.splits import SPLIT_SEED, VALIDATION_FRACTION, Dataset
 from helpers import ROOT, record
 from model import ModelConfig, Transformer
 
@@ -46,6 +46,7 @@ def test_the_settings_of_the_protocol():
     study, _ = configurator.read_script(ROOT / "eval/study/__main__.py")
     assert study["rates"] == (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
     assert study["finetune_seeds"] == (1, 2, 3, 4, 5)  # declared; the paper's are 0 to 4
+    assert (SPLIT_SEED, VALIDATION_FRACTION) == (42, 0.05)
 
 
 def test_weights_stay_in_fp32_and_random_ones_are_those_that_the_run_began_with(encoder):
