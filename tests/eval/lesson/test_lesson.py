@@ -1,6 +1,5 @@
 """The commands, edits and exercises of the lesson do what it says; so do its tools, which show what the model does."""
 
-import ast
 import re
 import runpy
 import shlex
@@ -23,7 +22,6 @@ from data.loader import Batches, TokenStream
 from data.objective import CLM, MLM, phase_of
 from data.shards import load_meta
 from data.tokenizer_files import read_tokenizer
-from errors import DataError
 from eval.lesson import explain, gallery
 from eval.plot import read_metrics
 from eval.sample import fill_in
@@ -133,8 +131,7 @@ def test_nano_learns_with_either_mask(capsys):
     tokens = nano["encode"]("the list of the items").repeat(2, 1)
     tokens[1, -1] = nano["MASK"]
     for causal in True, False:
-        before, after = nano["model"](tokens, causal)[:, :-1]
-        assert torch.equal(before, after) == causal
+        assert torch.equal(*nano["model"](tokens, causal)[:, :-1]) == causal
     tokens = nano["windows"](nano["val_tokens"], 4, seed=0)
     shown, targets = nano["examples"](tokens, True)
     assert torch.equal(shown, tokens) and torch.equal(targets[:, :-1], tokens[:, 1:]) and targets[:, -1].eq(-1).all()
@@ -157,33 +154,25 @@ WRONG = {  # of each function to build, a line of ours and a mistake in it
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["empty", "wrong"])
 @pytest.mark.parametrize("number", range(3))
-def test_a_judge_notices_what_a_student_wrote(number, how, tmp_path):
+def test_a_judge_notices_a_mistake_of_a_student(number, tmp_path):
     """It passes with our function, as part of the suite."""
     file, name = re.findall(r"^\| `([\w./]+\.py)` \| `([\w.]+)` \|", EXERCISES, re.M)[number]
     judge = [command for command in commands(EXERCISES) if command.startswith("pytest")][number]
     copy = shutil.copytree(ROOT, tmp_path / "copy", ignore=lambda *at: UNUSED(*at) - {"tests"})
-    code = (copy / file).read_text()
-    tree = ast.parse(code)
-    for part in name.split("."):
-        (tree,) = [node for node in tree.body if getattr(node, "name", "") == part]
-    lines = code.splitlines(keepends=True)
-    first = tree.body[ast.get_docstring(tree) is not None].lineno - 1
-    body = "".join(lines[first : tree.end_lineno])
-    new = " " * tree.body[0].col_offset + "pass\n" if how == "empty" else body.replace(*WRONG[name])
-    assert new != body
-    (copy / file).write_text("".join(lines[:first]) + new + "".join(lines[tree.end_lineno :]))
+    before, _, after = (copy / file).read_text().partition(WRONG[name][0])
+    assert f"def {name.rpartition('.')[2]}(" in before and WRONG[name][0] not in after
+    (copy / file).write_text(before + WRONG[name][1] + after)
     command = [sys.executable, "-m", *shlex.split(judge), "-x", "-p", "no:cacheprovider"]
     assert subprocess.run(command, cwd=copy, capture_output=True).returncode == 1  # 5: there is no such test
 
 
 def test_the_edits_do_what_the_lesson_says(tmp_path, data_dir):
     """The first hides the right from both. The second keeps 40 % of the targets. The third swaps the phases."""
-    names = ("model.py", "attention_mask"), ("data/objective.py", "CLM"), ("train.py", "objective")
-    mask, few, objective = (
-        runpy.run_path(str(edited(diff, tmp_path / name) / file))[name] for diff, (file, name) in zip(DIFFS, names)
-    )
+    found = []
+    for diff, file, name in zip(DIFFS, ("model", "data/objective", "train"), ("attention_mask", "CLM", "objective")):
+        found.append(runpy.run_path(f"{edited(diff, tmp_path / name)}/{file}.py")[name])
+    mask, few, objective = found
     assert torch.equal(mask(5, False), attention_mask(5, True)) and torch.equal(mask(5, True), mask(5, False))
     stream = TokenStream(data_dir, load_meta(data_dir), "train")
     batches = Batches([stream], tokenizer, 1, 60, 8)
@@ -208,7 +197,7 @@ def test_the_command_of_an_edit(number, folder, data_dir, tmp_path):
 
 def start(tool, *args):
     """Run a tool as `python -m eval.lesson` does."""
-    tool.main(configurator.load(tool.__file__, args, getattr(tool, "check", None)))
+    tool.main(configurator.load(tool.__file__, args))
 
 
 @pytest.fixture
@@ -247,11 +236,10 @@ def test_predictions_are_the_models(model):
     alone[4] = tokenizer.mask_id
     torch.testing.assert_close(mlm[4], model.logits(model(alone[None], False)[0, 4]).softmax(-1))
     lines = explain.guess_table(model, tokenizer, ids.tolist()).splitlines()[1:]
-    table = [re.findall(r"(?<=  )[\d.]+%(?=  )", line) for line in lines]
     for i, token in enumerate(ids):  # what is known of token i: the probability of a mask is not
         p = [clm[i - 1, token]] * (i > 0) + [mlm[i, token]]
-        assert table[i] == [f"{each:.1%}" for each in p] * (token != tokenizer.mask_id)
-    assert lines[0].split("  ")[-1] and lines[-1].startswith(f"{len(ids):>4} (next)") and table[-1] == []
+        shown = re.findall(r"(?<=  )[\d.]+%(?=  )", lines[i])
+        assert shown == [f"{each:.1%}" for each in p] * (token != tokenizer.mask_id)
 
 
 def test_the_batch_is_the_next_of_the_run(undisturbed, capsys):
@@ -260,31 +248,18 @@ def test_the_batch_is_the_next_of_the_run(undisturbed, capsys):
     start(explain, f"--ckpt={run}", "--text=The file of")
     text, *_ = capsys.readouterr().out.partition("\n\n/")
     assert text + "\n" == Path(__file__).with_name("batch.txt").read_text()
-    (_, *inputs), (_, *targets), (_, *hidden), _ = (re.split("  +", line) for line in text.splitlines()[3:])
-    assert len(inputs) == 12 and targets[:-1] == inputs[1:] and "[MASK]" in hidden
-    assert all(ours in (token, "[MASK]") for token, ours in zip(inputs, hidden))
 
 
 def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):
     _, run = undisturbed
     start(gallery, f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}/gallery", "--text=a < b [MASK]")
     page = (tmp_path / "gallery" / "index.html").read_text()
-    assert not re.findall("(?:src|href)=", page) and page.count("one token at a time") == 2
-    assert page.count("<svg") == page.count("</svg>") == 2 + 2 * 2 * 4 and escape("' <'") in page and " <'" not in page
-    hidden, answers = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
+    assert not re.findall("(?:src|href)=", page) and escape("' <'") in page and " <'" not in page
+    hidden, _ = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
     n = hidden.count("[MASK]")
     clm, mlm = {gallery.SEEN: 78, gallery.UNSEEN: 66}, {gallery.SEEN: 144 - 12 * n, gallery.HIDDEN: 12 * n}
     pictures = re.findall("<svg.*?</svg>", page, re.S)
+    assert len(pictures) == 2 + 2 * 2 * 4
     for picture, seen in zip(pictures, (clm, mlm)):
         squares = ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}rect")
         assert Counter(square.get("fill") for square in squares if square.get("stroke")) == seen
-    assert pictures[1].count("→") == len(list(filter(None, answers)))
-
-
-def test_bad_input(encoder):
-    for tool, args in (
-        (explain, [f"--ckpt={encoder}", "--text="]), (explain, [f"--ckpt={encoder}", "--text=" + "word " * 70]),
-        (explain, ["--ckpt=nowhere"]), (gallery, ["--ckpts=nowhere"]),
-    ):  # fmt: skip
-        with pytest.raises(DataError, match="text: has|nowhere is neither"):
-            start(tool, *args)

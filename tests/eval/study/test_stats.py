@@ -74,15 +74,14 @@ def test_compare_by_hand():
 
 @pytest.mark.parametrize("noise", [0.0, 1e-15])  # rounding is no variance
 def test_where_all_seeds_tie_the_error_is_not_known(noise):
-    ties = 4 + noise * np.arange(3)
-    error = noise**2 * np.eye(3)
+    ties, error = 4 + noise * np.arange(3), noise**2 * np.eye(3)
     assert stats.compare([(ties, error)]) == (pytest.approx(4), math.inf, 1)
     assert stats.compare([(ties, error), (-ties, error)]) == (pytest.approx(0), 0, 1)
 
 
 def test_one_unit_is_refused():
-    two = np.array([1.0, 3.0]), np.eye(2)
-    for parts in ([(np.array([4.0]), np.eye(1))], [two, (np.array([4.0]), np.eye(1))]):
+    one, two = (np.array([4.0]), np.eye(1)), (np.array([1.0, 3.0]), np.eye(2))
+    for parts in [one], [two, one]:
         with pytest.raises(ValueError, match="fewer than two units: give two seeds"):
             stats.compare(parts)
     assert stats.interval([4.0]) == (4, None)
@@ -107,8 +106,7 @@ def test_level_and_coverage_on_made_up_predictions(units, seed_noise, own):
         level = np.array([0.5, 0.5 if i % 2 else 0.9])
         z = rng.normal(size=n) + 0.5 * rng.normal(size=(2, 1, n))  # (models, 1, n): how easy a question is for whom
         z = z + seed_noise * rng.normal(size=(2, units, 1)) + own * rng.normal(size=(2, units, n))
-        z += level[:, None, None]
-        right = (z > 0).astype(np.float32).reshape(2 * units, n)
+        right = (z + level[:, None, None] > 0).astype(np.float32).reshape(2 * units, n)
         scores = stats.bootstrap(np.stack([right, np.ones_like(right)], -1)[:, :, None], 200, i)
         difference = 100 * (right[:units].mean(1) - right[units:].mean(1))
         estimate, half, p = stats.compare([(difference, np.cov((scores[:, :units] - scores[:, units:]).T))])

@@ -33,15 +33,9 @@ def tasks_dir(tmp_path_factory):
 def tiny_study(data_dir, tasks_dir):
     """Arguments of a small study: two rows on one task."""
     shared = " ".join(arg for arg in TINY if not arg.startswith(("--max_steps", "--switch_step", "--keep_last")))
-    return [
-        f"--train={shared} --data={data_dir} --max_steps=12 --decay_steps=4",
-        f"--runs={ROWS}",
-        "--tasks=sst2 --max_steps=2",
-        "--rates=1e-3",
-        "--finetune_seeds=1",
-        f"--finetune=--tasks_dir={tasks_dir} --batch_size=8 --dtype=float32",
-        "--out_dir=study",
-    ]
+    args = [f"--train={shared} --data={data_dir} --max_steps=12 --decay_steps=4", f"--runs={ROWS}", "--out_dir=study"]
+    args += ["--tasks=sst2 --max_steps=2", "--rates=1e-3", "--finetune_seeds=1"]
+    return [*args, f"--finetune=--tasks_dir={tasks_dir} --batch_size=8 --dtype=float32"]
 
 
 def start(args, folder):

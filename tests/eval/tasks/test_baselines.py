@@ -1,6 +1,5 @@
 """The baselines on cases computed by hand."""
 
-import sys
 from math import log, log2
 
 import pytest
@@ -64,16 +63,6 @@ def test_texts():
     train = [Text(text, {"warm": 30.5, "cold": -5.0}[label]) for text, label in TEXTS]
     scores = baselines(dataset("sc", train, [Text("sun", 25.0), Text("snow", 0.0), Text("heat", 28.0)]))
     assert scores["majority"] == {"pearson": 0, "spearman": 0} and scores["tfidf"]["pearson"] > 95
-
-
-@pytest.mark.parametrize("family, package, left", [("sc", "sklearn", ["majority"]), ("ir", "bm25s", ["random"])])
-def test_a_missing_package_leaves_its_baseline_out(monkeypatch, capsys, family, package, left):
-    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    test = [Query("q", "sea", {"d": 1}, "c")] if family == "ir" else TEXTS
-    assert [*baselines(dataset(family, TEXTS, test, ["cold", "warm"]))] == left
-    assert "requirements-extra.txt" in capsys.readouterr().out
 
 
 def test_most_frequent_tag_and_no_answer():

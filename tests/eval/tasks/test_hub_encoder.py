@@ -4,7 +4,6 @@ retrievers of the hub, scored as they are and in their own way, against sentence
 import json
 import re
 import shutil
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,12 +44,11 @@ def fine_tune(state, family):
     optimizer, losses = torch.optim.AdamW(model.parameters(), 3e-3), []
     items = [item for example in dataset.train[:24] for item in task.items(example, "train")]
     for _ in range(6):
-        loss = task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items)
-        loss.backward()
-        optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, evaluate(task, model, subsample(dataset.test, 24), "test")[0]
+        losses.append(task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items))
+        losses[-1].backward()
+        optimizer.step()
+    return torch.stack(losses).tolist(), evaluate(task, model, subsample(dataset.test, 24), "test")[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -124,14 +122,12 @@ def test_json_that_is_not_needed_is_not_read(folders, tmp_path):
     (folder / "1_Pooling/config.json").write_text("{}")
     kept = hub_encoder.open_newest(folder)[1]["files"]
     assert {*kept} == {"config.json", "tokenizer_config.json", "1_Pooling/config.json"}
-    for number, name in enumerate([*kept, "modules.json"]):
-        copy = shutil.copytree(folder, tmp_path / str(number))
-        (copy / name).write_bytes(b'{"model_type": "bert", "a": "\xff"}')
-        with pytest.raises(DataError, match=f"{name}: (not in UTF-8|not a JSON object)"):
-            hub_encoder.open_newest(copy)
+    (folder / "modules.json").write_bytes(b'{"model_type": "bert", "a": "\xff"}')
+    with pytest.raises(DataError, match="modules.json: (not in UTF-8|not a JSON object)"):
+        hub_encoder.open_newest(folder)
 
 
-def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
+def test_folders_that_cannot_be_used(folders, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     folder = shutil.copytree(folders["bert"], tmp_path / "bert")
     weights = safetensors.load_file(folder / "model.safetensors")
@@ -139,12 +135,9 @@ def test_folders_that_cannot_be_used(folders, tmp_path, monkeypatch):
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="tensors are missing: encoder.layer.1.output.dense.bias"):
         hub_encoder.open_newest(folder)
-    for file, why in ("model.safetensors", "transformers cannot open it"), ("tokenizer.json", "json is missing"):
-        (folder / file).unlink()
-        with pytest.raises(DataError, match=why):
-            hub_encoder.open_newest(folder)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install transformers" in hub_encoder.problem(folders["bert"])
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(DataError, match="transformers cannot open it"):
+        hub_encoder.open_newest(folder)
 
 
 RETRIEVERS = cases("retrievers")  # a kind of model, the files of sentence-transformers, why it is refused
