@@ -100,18 +100,20 @@ def is_running(pid):
     return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_killed_it_leaves_neither_a_folder_nor_a_worker(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_killed_it_leaves_neither_a_folder_nor_a_worker(tmp_path, number):
     source, out = write_texts(tmp_path / "in.jsonl", many_documents(1_000)), tmp_path / "out"
     source.write_bytes(source.read_bytes() * 300)  # takes seconds to encode
     command = [sys.executable, "-m", "data.prepare", f"--source={source}", f"--out={out}", "--workers=2"]
-    parent = subprocess.Popen([*command, "--shard_bytes=300_000"], cwd=ROOT)
+    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells ignore it in what runs in the background
+    parent = subprocess.Popen([*command, "--shard_bytes=300_000"], cwd=ROOT, preexec_fn=heeded)
     signal.alarm(40)
     while not list(tmp_path.glob("out.partial/*/*.json")):
         time.sleep(0.01)
     tasks = Path(f"/proc/{parent.pid}/task")  # on Linux; elsewhere the workers are not looked for
     workers = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
     assert len(workers) >= 2 or not tasks.exists()
-    parent.kill()
+    parent.send_signal(number)
     assert parent.wait() != 0 and not out.exists()
     while any(map(is_running, workers)):
         time.sleep(0.01)
