@@ -1,9 +1,11 @@
-"""Tiny encoders of the transformers library with random weights, each with a tokenizer of its kind."""
+"""Tiny encoders of the transformers library with random weights and a tokenizer; ours, exported."""
 
 import string
 
 import torch
 
+import checkpoint
+from data.hub import write_folder
 from data.tokenizer import BYTE_CHARACTERS, PATTERN, byte_level_bpe
 from helpers import WORDS
 
@@ -65,3 +67,18 @@ def tokenizer(transformers, name):
 
 def numbered(names):
     return {name: i for i, name in enumerate(dict.fromkeys(names))}
+
+
+def random_weights(model, seed=0):
+    """Weights as large as after training: with smaller ones, a wrong rotation would hardly show."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.normal_(std=0.3, generator=generator).add_(name.endswith("norm.weight"))
+    return model.eval()
+
+
+def export(state, folder, kind):
+    """Export a checkpoint's dict; return the folder."""
+    write_folder(state, checkpoint.model_from(state), "ckpt-650.pt", folder, kind)
+    return folder

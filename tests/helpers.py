@@ -43,6 +43,12 @@ TINY = (
 WORDS = "the a of list string file object value method returns is are may must if when not an empty new called".split()
 
 
+def cases(head):
+    """Return the rows of the part of tests/cases.txt that begins like this, each a list of cells."""
+    _, part = (ROOT / "tests/cases.txt").read_text().split(f"== {head}")
+    return [line.split("; ") for line in part.split("\n== ")[0].splitlines()[1:] if line]
+
+
 def flip_bit(path, byte, bit=0):
     """Flip a bit of a file, whose time of change stays as it was."""
     content, times = bytearray(path.read_bytes()), path.stat()

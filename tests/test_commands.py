@@ -11,7 +11,7 @@ import pytest
 
 import checkpoint
 from encoder_helpers import write_encoder
-from helpers import ROOT, TINY, WORDS, Run
+from helpers import ROOT, TINY, WORDS, Run, cases
 from task_helpers import Files
 
 
@@ -67,7 +67,6 @@ def folder(tmp_path_factory, encoder):
 SHAPE = " ".join(word for word in TINY if re.match("--(n_|d_)", word))
 SCHEDULE = " ".join(word for word in TINY if re.match("--(max|switch|keep)", word))
 OTHERS = " ".join(word for word in TINY if not re.match("--(n_|d_|max|switch|keep)", word))
-SMALLER = [line.split("; ") for line in (ROOT / "tests/smaller_commands.txt").read_text().splitlines()[1:]]
 
 
 def run(command, folder):
@@ -79,7 +78,7 @@ def run(command, folder):
     if re.search("records/check.py|results/books.py", command):
         return
     words = shlex.split(command)[1:]
-    for pattern, more in SMALLER:
+    for pattern, more in cases("smaller commands"):
         if re.search(pattern, command):
             words += shlex.split(more.format(SHAPE=SHAPE, SCHEDULE=SCHEDULE, OTHERS=OTHERS))
     script, *args = words[1:] if words[0] == "-m" else words

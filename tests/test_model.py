@@ -9,7 +9,7 @@ import model
 import model_checks
 from model import ModelConfig, PretrainingLoss, Transformer, attention, attention_bounds, linear_cross_entropy
 from model import rope_tables, rotate
-from helpers import ROOT
+from helpers import cases
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
@@ -162,12 +162,8 @@ def test_initial_weights(monkeypatch):
     assert not block.down.weight.any() and abs(block.attn_out.weight.std() - 0.02) < 1e-3
 
 
-IMPOSSIBLE = (ROOT / "tests/impossible_shapes.txt").read_text().splitlines()
-
-
-@pytest.mark.parametrize("line", IMPOSSIBLE)
-def test_impossible_shapes_are_named(line):
-    shape, message = line.split("; ")
+@pytest.mark.parametrize("shape, message", cases("impossible shapes"))
+def test_impossible_shapes_are_named(shape, message):
     with pytest.raises(ValueError, match=message):
         Transformer(ModelConfig(**eval(f"dict({shape})")))
 

@@ -20,7 +20,7 @@ from data.tokenizer_files import read_tokenizer
 from errors import DataError
 from eval.sample import continue_text
 from helpers import ROOT, record
-from hub_helpers import export, random_weights
+from encoder_helpers import export, random_weights
 from model import ModelConfig, Transformer
 from study_helpers import state_of
 from task_helpers import docs_block

@@ -26,7 +26,7 @@ from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
 from helpers import ROOT, TINY, WORDS, record
-from hub_helpers import export, random_weights
+from encoder_helpers import export, random_weights
 from model import ModelConfig, PretrainingLoss, Transformer
 from study_helpers import state_of
 from task_helpers import docs_block, score, settings
