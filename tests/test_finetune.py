@@ -140,6 +140,12 @@ def test_a_repeated_run_writes_the_same_bytes(tagged):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
 
+def test_the_loss_of_five_steps_is_as_before(fine_tune, data):
+    """Gradients that are not set to zero would change it by 0.0007."""
+    _, folder = fine_tune([*args(data, "tc"), "--max_steps=5", "--test_examples=20", "--dropout=0"])
+    assert read_metrics(folder)[-1]["loss"] == pytest.approx(0.43179, abs=1e-4)
+
+
 def test_a_task_file_that_predicts_numbers(fine_tune, data):
     text = (data / "train.csv").read_text().replace("True", "520.5").replace("False", "-80")
     (data / "numbers.csv").write_text(text)
