@@ -200,11 +200,11 @@ def phase_of(groups):
 
 
 def look_ahead(groups_of, max_steps, batches):
-    """Return the groups of about 50 steps, spread over the run, and where a hidden token is predicted at its end.
+    """Return the groups of about 100 steps, spread over the run, and where a hidden token is predicted at its end.
 
     groups_of: a function of the step, see `group_windows`. Raises DataError if it or the examples are not repeatable.
     """
-    steps = [*range(0, max_steps, math.ceil(max_steps / 50)), max_steps - 1]
+    steps = [*range(0, max_steps, math.ceil(max_steps / 100)), max_steps - 1]
     sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
     if sampled != again:
         raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
