@@ -445,7 +445,7 @@ def test_a_run_compiles_the_blocks_and_the_loss_once_for_each_mask(again, run_wo
     args, out, reference = again
     script = train_after(tmp_path, COMPILED.format(backend), COUNTED)
     text = succeed(run_world(world, [*args, "--compile=True", *options.split()], script, SHOW="1"))
-    assert text.count("\ngraphs: 4\n") == world, text
+    assert re.findall("^graphs: (.*)$", text, re.M) == ["4"] * world, text
     if "clm_windows" not in options:
         assert_same_losses(out, reference, also=() if world > 1 else ("grad_norm",))
 
