@@ -43,7 +43,7 @@ TINY = (
 WORDS = "the a of list string file object value method returns is are may must if when not an empty new called".split()
 
 
-def cases(head):
+def rows_of(head):
     """Return the rows of the part of tests/cases.txt that begins like this, each a list of cells."""
     _, part = (ROOT / "tests/cases.txt").read_text().split(f"== {head}")
     return [line.split("; ") for line in part.split("\n== ")[0].splitlines()[1:] if line]

@@ -11,7 +11,7 @@ import pytest
 
 import checkpoint
 from encoder_helpers import write_encoder
-from helpers import ROOT, TINY, WORDS, Run, cases
+from helpers import ROOT, TINY, WORDS, Run, rows_of
 from task_helpers import Files
 
 
@@ -78,7 +78,7 @@ def run(command, folder):
     if re.search("records/check.py|results/books.py", command):
         return
     words = shlex.split(command)[1:]
-    for pattern, more in cases("smaller commands"):
+    for pattern, more in rows_of("smaller commands"):
         if re.search(pattern, command):
             words += shlex.split(more.format(SHAPE=SHAPE, SCHEDULE=SCHEDULE, OTHERS=OTHERS))
     script, *args = words[1:] if words[0] == "-m" else words

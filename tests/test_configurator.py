@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import configurator
-from helpers import ROOT, cases
+from helpers import ROOT, rows_of
 
 SCRIPT = (ROOT / "tests/sample_script.txt").read_text()
 DEFAULTS = dict(out_dir="out/#1", max_steps=600, keep_steps=(), resume=False, lr=5e-4, betas=(0.9, 0.95))
@@ -59,12 +59,12 @@ def test_the_last_word_wins():
 
 def test_values(problems):
     """The same on the command line and in a file. True is not 1, and 1.0 is not 1."""
-    taken = cases("settings in a file and as a flag")
-    for key, text, expected in taken + cases("settings as a flag"):
+    taken = rows_of("settings in a file and as a flag")
+    for key, text, expected in taken + rows_of("settings as a flag"):
         assert repr(load(f"--{key}={text}")[key]) == expected
     for key, text, expected in taken:
         assert repr(load(config(f"{key} = {text}\n"))[key]) == expected
-    for key, text, takes in cases("settings that are refused"):
+    for key, text, takes in rows_of("settings that are refused"):
         expected = f"{key} takes {takes} (default {DEFAULTS[key]!r}), got {ast.literal_eval(text)!r}"
         assert problems(f"--{key}={text}") == [f"--{key}={text}: {expected}"]
         assert problems(config(f"\n{key} = {text}\n")) == [f"config/x.py:2: {expected}"]

@@ -9,7 +9,7 @@ import model
 import model_checks
 from model import ModelConfig, PretrainingLoss, Transformer, attention, attention_bounds, linear_cross_entropy
 from model import rope_tables, rotate
-from helpers import cases
+from helpers import rows_of
 
 both_masks = pytest.mark.parametrize("causal", [True, False])
 
@@ -162,7 +162,7 @@ def test_initial_weights(monkeypatch):
     assert not block.down.weight.any() and abs(block.attn_out.weight.std() - 0.02) < 1e-3
 
 
-@pytest.mark.parametrize("shape, message", cases("impossible shapes"))
+@pytest.mark.parametrize("shape, message", rows_of("impossible shapes"))
 def test_impossible_shapes_are_named(shape, message):
     with pytest.raises(ValueError, match=message):
         Transformer(ModelConfig(**eval(f"dict({shape})")))

@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 
 import pytest
-from helpers import ROOT, Run, cases
+from helpers import ROOT, Run, rows_of
 
 CHECK = ROOT / "docs/results/records/check.py"
 MODEL = dict(vocab_size=8192, n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=384, seq_len=128)
@@ -79,7 +79,7 @@ def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path, sc
     assert "score 65.04\nnot a record" in check(later, script=script)[1]  # it must be at least that of record 1
 
 
-@pytest.mark.parametrize("name, value, said", cases("rules of a record"))
+@pytest.mark.parametrize("name, value, said", rows_of("rules of a record"))
 def test_what_breaks_a_rule(tmp_path, script, name, value, said):
     code, output = check(write_study(tmp_path / "study", **{name: ast.literal_eval(value)}), script=script)
     assert code != 0 and said in output

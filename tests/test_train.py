@@ -21,7 +21,7 @@ from data.files import lock_folder
 from data.objective import clm_steps
 from errors import DataError
 from helpers import (
-    ROOT, UNUSED, Run, assert_same_end, assert_same_losses, cases, copy_up_to, flip_bit, metrics, succeed,
+    ROOT, UNUSED, Run, assert_same_end, assert_same_losses, copy_up_to, flip_bit, metrics, rows_of, succeed,
 )  # fmt: skip
 from run import last_logged, read_metrics
 
@@ -319,7 +319,7 @@ def fail(*args, **options):
 """
 
 
-@pytest.mark.parametrize("fails, when, error, saved", cases("faults of the machine"))
+@pytest.mark.parametrize("fails, when, error, saved", rows_of("faults of the machine"))
 def test_an_error_in_the_loop_loses_no_finished_step(again, run, tmp_path, fails, when, error, saved):
     """Before the update of a step, the steps before it are saved. From then on until its line is in the log, none is.
 

@@ -1,4 +1,4 @@
-"""Print the tables of the studies' pages, from the results.zip beside each page.
+"""Print numbers of the studies' pages, from the results beside each page.
 
     python docs/results/studies.py cause      # or dose, visible, intervention
 
