@@ -35,7 +35,7 @@ from runtime import device_problems, resolve_auto, use_determinism
 
 # --- what ---
 init_from = "out/demo"  # a checkpoint of train.py, the folder of a run (its newest one), or a model of the hub
-task = ""  # a data set by its name (python -m eval.tasks lists them); for your own data a task file, or see below
+task = ""  # a data set by its name in eval/tasks/datasets.ini; for your own data a task file, or see below
 out_dir = "out/finetune"  # where result.json and the rest go
 random_weights = False  # keep the checkpoint's shape and tokenizer, but start from random weights, as a baseline
 save_model = False  # also keep the fine-tuned model, as model.pt

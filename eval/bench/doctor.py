@@ -1,35 +1,28 @@
 """Whether this machine works, and what to set: the first thing to run on a new one."""
 
-import platform
 import sys
 
 import torch
 
-import model
-import model_checks
-import runtime
+from model import ModelConfig
+from model_checks import fused_attention_fails
+from run import versions
+from runtime import resolve_auto
 
 head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
 
-AUTO = {"device": "auto", "dtype": "auto"}
+
+def print_hardware(device):
+    """Print the versions and the device, "cpu" or "cuda", in one line."""
+    print(", ".join(map(" ".join, versions(torch.device(device)).items())))
 
 
-def print_hardware():
-    """Print the machine and the software in one line."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
-    triton = getattr(model.triton, "__version__", "missing")
-    software = f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
-    print(f"{device}, threads: {torch.get_num_threads()}, {software}, Triton {triton}")
-
-
-def kernels(head_dims):
+def kernels(head_dims, device, dtype):
     """Compare the fused attention kernels with float64 for every mask, and look for rare differences."""
-    settings = runtime.resolve_auto(AUTO)
     failed = False
     for D in head_dims:
-        config = model.ModelConfig(n_head=18, n_kv_head=6, head_dim=D)
-        dtype = getattr(torch, settings["dtype"])
-        why = model_checks.fused_attention_fails(config, dtype, torch.device(settings["device"]))
+        config = ModelConfig(n_head=18, n_kv_head=6, head_dim=D)
+        why = fused_attention_fails(config, dtype, device)
         print(f"head dim {D}: {f'FAILED: {why}' if why else 'the kernels agree with float64'}")
         failed = failed or why
     if failed:
@@ -37,12 +30,13 @@ def kernels(head_dims):
 
 
 def main(cfg):
-    print_hardware()
-    settings = runtime.resolve_auto(AUTO)
-    print(f"device={settings['device']}, dtype={settings['dtype']}, GPUs: {torch.cuda.device_count()}")
-    if not torch.cuda.is_available():
+    settings = resolve_auto({"device": "auto", "dtype": "auto"})
+    device = settings["device"]
+    print_hardware(device)
+    print(f"device={device}, dtype={settings['dtype']}, GPUs: {torch.cuda.device_count()}")
+    if device == "cpu":
         print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
         return
     free, total = torch.cuda.mem_get_info()
     print(f"what to set: docs/speed.md has the micro_batch for {free / 1e9:.1f} GB, free of {total / 1e9:.1f}")
-    kernels(cfg.head_dims)
+    kernels(cfg.head_dims, torch.device(device), getattr(torch, settings["dtype"]))

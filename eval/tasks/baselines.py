@@ -4,15 +4,12 @@
          tfidf        logistic regression, or ridge regression, on TF-IDF of words (scikit-learn)
     tc   word         the most frequent tag of each word in the training set
     qa   no_answer    always "no answer"; only where the test set has unanswerable questions
-    ir   random       the documents in a random order
-         bm25         BM25 (bm25s)
+    ir   bm25         BM25 (bm25s)
 
 scikit-learn and bm25s are optional. Without them `baselines` leaves their scores out and says so.
 """
 
-import random
 from collections import Counter
-from functools import partial
 
 from errors import progress
 from eval.tasks import metrics
@@ -75,23 +72,13 @@ def no_answer(dataset):
     return [""] * len(dataset.test)  # "" stands for no answer
 
 
-def rank(dataset, method):
-    """Return the runs of all queries. method: a function that takes what bm25 takes, and returns what it returns."""
+def bm25_runs(dataset):
+    """Return the runs of all queries, as `metrics.retrieval_scores` takes them."""
     runs = []
     for queries in by_set(dataset.test).values():
         texts = [query.text for query in queries]
         corpus = dataset.corpora[queries[0].corpus]
-        runs += dataset.search(queries, corpus, lambda ids, _: method(texts, {id: corpus[id] for id in ids}))
-    return runs
-
-
-def in_random_order(queries, corpus):
-    ids = list(corpus)
-    draw = random.Random(0)
-    runs = []
-    for _ in queries:
-        found = draw.sample(ids, min(101, len(ids)))  # see metrics.best
-        runs.append({id: -number for number, id in enumerate(found)})
+        runs += dataset.search(queries, corpus, lambda ids, _: bm25(texts, {id: corpus[id] for id in ids}))
     return runs
 
 
@@ -122,5 +109,5 @@ METHODS = {  # each takes a Dataset and returns what it predicts for each test e
     "sc": {"majority": majority, "tfidf": tfidf},
     "tc": {"word": most_frequent_tag},
     "qa": {"no_answer": no_answer},
-    "ir": {"random": partial(rank, method=in_random_order), "bm25": partial(rank, method=bm25)},
+    "ir": {"bm25": bm25_runs},
 }

@@ -3,7 +3,7 @@
     find_task("sst2"), find_task("topics.py")  # return a Task: where the files are, and what they hold
     find_task(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
 
-The names are in datasets.ini; `python -m eval.tasks` lists them. splits.py reads the examples of a Task.
+The names are the sections of datasets.ini. splits.py reads the examples of a Task.
 """
 
 import configparser

@@ -107,7 +107,7 @@ def inputs(T, D, group, mean, tokens):
 
 
 def main(cfg):
-    print_hardware()
+    print_hardware(DEVICE)
     x = torch.randn(8192 if DEVICE == "cuda" else 512, device=DEVICE, dtype=DTYPE).outer(
         torch.ones(8192).to(DEVICE, DTYPE)
     )

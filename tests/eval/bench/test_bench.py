@@ -14,7 +14,6 @@ import pytest
 from helpers import ROOT
 
 import configurator
-import model_checks
 from eval.bench import doctor
 
 
@@ -31,11 +30,11 @@ def test_attention_is_measured():
 
 def test_doctor_says_what_fails(capsys, monkeypatch):
     """How it finds what the kernels compute is in test_runtime.py."""
-    monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: "")
-    doctor.kernels([32])
-    monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: "it raises RuntimeError")
+    monkeypatch.setattr(doctor, "fused_attention_fails", lambda *args: "")
+    doctor.kernels([32], None, None)
+    monkeypatch.setattr(doctor, "fused_attention_fails", lambda *args: "it raises RuntimeError")
     with pytest.raises(SystemExit):
-        doctor.kernels([32])
+        doctor.kernels([32], None, None)
     assert "agree" in (text := capsys.readouterr().out) and "head dim 32: FAILED: it raises RuntimeError" in text
 
 

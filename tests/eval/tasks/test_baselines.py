@@ -45,14 +45,6 @@ def test_several_retrieval_sets():
     assert baselines(toy)["bm25"]["ndcg@10_judged"] == pytest.approx(50 * (1 + 1 / log2(3)))
 
 
-def test_a_random_order_scores_what_chance_would():
-    """Of four documents one is relevant, at each rank equally often."""
-    queries = [Query(f"q{i}", "?", {"abcd"[i % 4]: 1}, "c") for i in range(4000)]
-    scores = baselines(dataset("ir", [], queries))["random"]
-    assert scores["mrr@10"] == pytest.approx(25 * (1 + 1 / 2 + 1 / 3 + 1 / 4), rel=0.03) and scores["recall@100"] == 100
-    assert scores["ndcg@10"] == pytest.approx(25 * (1 + 1 / log2(3) + 1 / 2 + 1 / log2(5)), rel=0.03)
-
-
 def test_texts():
     pytest.importorskip("sklearn")
     test = [Text("Sun!", "warm"), Text("all this snow and ice", "cold"), Text("heat", "warm"), Text("I", "cold")]
