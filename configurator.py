@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from errors import exit_with_message, nearest, protect_output
+from errors import nearest, protect_output
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
@@ -59,20 +59,6 @@ def load(script, argv, check=None, command=""):
         print(f"{command}: the settings fit together")
         sys.exit(0)
     return settings
-
-
-@exit_with_message()
-def run_tool(command, about, tools):
-    """Run the tool that the first word names, with the settings of the others. tools: {name: module with a main(cfg)}.
-
-    command: how to start it, such as "python -m eval.bench". about: what to print if there is no such tool.
-    """
-    name, *args = sys.argv[1:] or [""]
-    if name not in tools:
-        print(about.strip())
-        sys.exit(0 if name in ("-h", "--help") else 2)
-    tool = tools[name]
-    tool.main(load(tool.__file__, args, getattr(tool, "check", None), f"{command} {name}"))
 
 
 # ----------------------------------------------------------------------------

@@ -72,7 +72,6 @@ max_len = 2028  # largest number of tokens of a text; the model's seq_len if tha
 eval_interval = 100  # steps between validations
 eval_examples = 1000  # examples in each of those validations
 test_examples = 0  # examples of validation and of test that are scored at the end, evenly spread; 0 = all
-baseline = True  # also score the task's trivial and lexical baselines
 protocol = "auto"  # ir: how texts become vectors: study, or own: a hub model's own way; auto = own if it is zero-shot
 full_corpus = True  # ir: search all documents; False: only the judged ones, which the paper's metric needs
 # --- machine ---

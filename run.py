@@ -110,6 +110,7 @@ def check(cfg, parts=()):
 
 
 def check_settings(cfg, found):
+    yield from runtime.device_problems(cfg)
     yield from value_problems(cfg, LIMITS, CHOICES)
     shown = cfg.mask_proportions
     if len(shown) != 3 or abs(sum(shown) - 1) > 1e-6:
@@ -122,10 +123,6 @@ def check_settings(cfg, found):
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
-
-
-def check_machine(cfg, found):
-    yield from runtime.device_problems(cfg)
 
 
 def check_shape(cfg, found):
@@ -232,7 +229,7 @@ def check_start(cfg, found):
             yield f"optimizer={cfg.optimizer}: that of {path} is {optimizer}. init_from takes its weights only"
 
 
-CHECKS = check_settings, check_machine, check_shape, check_data, check_folder, check_start
+CHECKS = check_settings, check_shape, check_data, check_folder, check_start
 
 
 # ----------------------------------------------------------------------------

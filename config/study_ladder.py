@@ -121,7 +121,7 @@ primary = (
     ("w64-first10-13", "w64-clm25-13"),
     ("w128-first10-13", "w128-clm25-13"),
 )
-finetune = "--eval_interval=1000 --baseline=False --dtype=bfloat16"
+finetune = "--eval_interval=1000 --dtype=bfloat16"
 rates = (5e-4, 1e-3, 2e-3, 4e-3)
 finetune_seeds = (1,)
 figures = ()

@@ -15,6 +15,6 @@ runs = (("record", "", ""),)
 random = ()
 primary = ()
 figures = ()
-finetune = "--eval_interval=1000 --baseline=False"
+finetune = "--eval_interval=1000"
 rates = (1e-3, 2e-3, 4e-3)
 finetune_seeds = (1, 2)

@@ -39,7 +39,7 @@ TRAIN = (
 )
 PREPARE = "data.prepare --val_fraction=0.2 --shard_bytes=9000 --source={}/texts --out={}/out"
 TUNE = (
-    "finetune.py --max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --baseline=False --dtype=float32 "
+    "finetune.py --max_steps=3 --batch_size=8 --eval_interval=2 --save_model=True --dtype=float32 "
     "--family=sc --train={}/table.csv --validation={}/table.csv --test={}/table.csv --init_from={}/ckpt-12.pt "
     "--out_dir={}/out"
 )

@@ -117,7 +117,7 @@ def saved(encoder, tmp_path):
         dataset = Dataset("toy", family, labels, [], {}, {}, {}, {}, spec)
         task, model = build(cfg, dataset, state)
         task.threshold, task.may_be_none = -0.5, True
-        save_model(cfg, dataset, task, model, {}, state | dict(optimizer={}))
+        save_model(cfg, dataset, task, model, state | dict(optimizer={}))
         assert "optimizer" not in hub_encoder.open_newest(tmp_path / "model.pt")[1]
         return task, model
 

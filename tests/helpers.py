@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small f
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(
     "pytest torch._dynamo torch.distributed matplotlib.pyplot run eval.sample eval.plot data.prepare eval.tasks.result "
-    "eval.tasks.baselines eval.study.run eval.study.report eval.study.figures".split()
+    "eval.study.run eval.study.report eval.study.figures".split()
 )
 
 # A model and a schedule that take a second.

@@ -122,8 +122,8 @@ def test_a_setting_that_is_no_literal_is_refused():
             load()
 
 
-SCRIPTS = "train.py finetune.py data/prepare.py eval/sample.py eval/study/__main__.py eval/lesson/explain.py"
-SCRIPTS += " eval/lesson/gallery.py eval/bench/doctor.py"
+SCRIPTS = "train.py finetune.py data/prepare.py eval/sample.py eval/study/__main__.py"
+SCRIPTS += " eval/lesson/__main__.py eval/bench/doctor.py"
 ODD = "1e308 9e18 -9e18 0 1e-308 nan () (9e18,) ('',) \udcff folder pipe".split() + ["", "x" * 5000, "9" * 400]
 ODD_IN_A_FILE = ["'a\\0b'", "'\\ud800'"]  # the command line has no such words
 

@@ -7,7 +7,7 @@ import pytest
 from helpers import BROKEN, ROOT, TINY
 
 SHORT = "--max_steps=2 --switch_step=1 --warmup_steps=0 --decay_steps=0".split()
-FINETUNE = "--task=embedded-sc --baseline=False --test_examples=9 --eval_examples=9"
+FINETUNE = "--task=embedded-sc --test_examples=9 --eval_examples=9"
 COMMANDS = {  # the script: (its arguments, the last file that it makes)
     "train.py": ([*TINY, *SHORT, "--data={data}", "--out_dir={out}"], "ckpt-2.pt"),
     "finetune.py": ([*SHORT[:1], *FINETUNE.split(), "--init_from={encoder}", "--out_dir={out}"], "result.json"),

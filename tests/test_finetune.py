@@ -151,7 +151,7 @@ def test_a_task_file_that_predicts_numbers(fine_tune, data):
     (data / "numbers.csv").write_text(text)
     task = 'family = "sc"\ntrain = "numbers.csv"\ntest = "numbers.csv"\nlabel = "y"\nmetric = "pearson"\n'
     (data / "numbers.py").write_text(task)
-    more = ["--max_steps=60", "--test_examples=100", "--save_model=True", "--baseline=False"]
+    more = ["--max_steps=60", "--test_examples=100", "--save_model=True"]
     text, folder = fine_tune([f"--task={data}/numbers.py", *TRAINING, *more])
     result = read(folder)
     assert (result["task"], result["main"]["field"], result["labels"]) == ("numbers", ["pearson"], [])
@@ -161,13 +161,13 @@ def test_a_task_file_that_predicts_numbers(fine_tune, data):
 
 def test_what_the_settings_change(fine_tune, encoder, data):
     """A frozen encoder stays as it was."""
-    given, losses = "--max_steps=2 --baseline=False --test_examples=9 --save_model=True".split(), set()
+    given, losses = "--max_steps=2 --test_examples=9 --save_model=True".split(), set()
     for more in ("--seed=1", "--causal=True", "--random_weights=True", "--freeze=True"):
         _, folder = fine_tune([*args(data, "sc"), *given, more])
         losses.add(read_metrics(folder)[-1]["loss"])
         result = read(folder)
         assert result["checkpoint"]["untrained"] == (more == "--random_weights=True")
-        assert result["baselines"] == {} and result["examples"]["test"] == 9
+        assert [*result["baselines"]] == ["majority"] and result["examples"]["test"] == 9
     before, after = checkpoint.load(encoder)["model"], checkpoint.load(folder / "model.pt")
     assert all(torch.equal(before[name], after["model"][name]) for name in before)
     assert after["fine_tuned"]["head"]["0.bias"].abs().max() > 0 and len(losses) == 4

@@ -86,7 +86,7 @@ def test_a_training_step_waits_once(on_gpu, tmp_path):
 
 @pytest.mark.parametrize("family", ["sc", "tc", "qa", "ir"])
 def test_a_fine_tuning_step_never_waits(encoder, tmp_path, family):
-    options = "--eval_interval=1000 --epochs=100 --batch_size=4 --test_examples=5 --eval_examples=5 --baseline=False"
+    options = "--eval_interval=1000 --epochs=100 --batch_size=4 --test_examples=5 --eval_examples=5"
     options = f"{options} --save_model=True --device=cuda --task=embedded-{family} --init_from={encoder}".split()
     counts = [waits("finetune.py", [*options, f"--max_steps={n}", f"--out_dir={tmp_path / str(n)}"]) for n in (5, 15)]
     assert counts[1] == counts[0]

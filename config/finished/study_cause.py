@@ -33,7 +33,7 @@ tasks = (
     "conll2003 --max_steps=800 --epochs=2",
     "scifact --max_steps=240 --batch_size=16 --epochs=6 --full_corpus=False",
 )
-finetune = "--eval_interval=1000 --baseline=False --dtype=float32"
+finetune = "--eval_interval=1000 --dtype=float32"
 rates = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 finetune_seeds = (1, 2)
 

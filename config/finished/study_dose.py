@@ -44,7 +44,7 @@ tasks = (
     "conll2003 --max_steps=800 --epochs=2",
     "scifact --max_steps=240 --batch_size=16 --epochs=6 --full_corpus=False",
 )
-finetune = "--eval_interval=1000 --baseline=False"
+finetune = "--eval_interval=1000"
 rates = (2e-3,)  # one for all; on seed 9 also 1e-3
 finetune_seeds = (1,)
 

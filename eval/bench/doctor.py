@@ -1,20 +1,22 @@
-"""Whether this machine works, and what to set: the first thing to run on a new one."""
+"""Whether this machine works, and what to set: the first thing to run on a new one.
+
+    python -m eval.bench.doctor
+
+`sh eval/bench/gpu.sh FOLDER` measures speeds on a GPU.
+"""
 
 import sys
 
 import torch
 
+import configurator
+from errors import exit_with_message
 from model import ModelConfig
 from model_checks import fused_attention_fails
 from run import versions
 from runtime import resolve_auto
 
 head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
-
-
-def print_hardware(device):
-    """Print the versions and the device, "cpu" or "cuda", in one line."""
-    print(", ".join(map(" ".join, versions(torch.device(device)).items())))
 
 
 def kernels(head_dims, device, dtype):
@@ -29,14 +31,20 @@ def kernels(head_dims, device, dtype):
         sys.exit("where they failed, runs use PyTorch's attention, which is slower")
 
 
-def main(cfg):
+@exit_with_message()
+def main(argv):
+    cfg = configurator.load(__file__, argv, command="python -m eval.bench.doctor")
     settings = resolve_auto({"device": "auto", "dtype": "auto"})
-    device = settings["device"]
-    print_hardware(device)
+    device = torch.device(settings["device"])
+    print(", ".join(map(" ".join, versions(device).items())))
     print(f"device={device}, dtype={settings['dtype']}, GPUs: {torch.cuda.device_count()}")
-    if device == "cpu":
+    if device.type == "cpu":
         print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
         return
     free, total = torch.cuda.mem_get_info()
     print(f"what to set: docs/speed.md has the micro_batch for {free / 1e9:.1f} GB, free of {total / 1e9:.1f}")
-    kernels(cfg.head_dims, torch.device(device), getattr(torch, settings["dtype"]))
+    kernels(cfg.head_dims, device, getattr(torch, settings["dtype"]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -34,7 +34,7 @@ part() { # name, seconds, command. A part may also use the seconds that the part
 }
 
 run_all() {
-    doctor="python3 -m eval.bench doctor" attention="python3 docs/results/speed/attention.py"
+    doctor="python3 -m eval.bench.doctor" attention="python3 docs/results/speed/attention.py"
     deadline=$(date +%s) several=
     dense="$attention --head_dims=64,96 --groups=1,3 --documents=0 --only=ours,cudnn,flash"
     # Twelve steps of CLM, then of MLM. metrics.jsonl has tokens/s and the FLOPs of each.

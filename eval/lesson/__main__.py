@@ -1,15 +1,51 @@
-"""The lesson's tools. LESSON.md says what to look for in their output.
+"""Show what both objectives ask, and what models answer, here and as pictures on one HTML page.
 
-    python -m eval.lesson explain --ckpt=out/lesson            # what both objectives ask, and what is answered
-    python -m eval.lesson gallery                              # masks, guesses and attention on one page
+    python -m eval.lesson --ckpts=out/lesson/ckpt-200.pt,out/lesson --text="Return the [MASK] of the list."
 
-Both take settings as --key=value and list them with --help.
+LESSON.md says what to look for.
 """
 
+import sys
+from html import escape
+from pathlib import Path
+from string import Template
+
+import torch
+
 import configurator
+from errors import exit_with_message
 from eval.lesson import explain, gallery
 
-TOOLS = {"explain": explain, "gallery": gallery}
+ckpts = ("out/lesson",)  # checkpoints, folders of runs (their newest checkpoint), or models of the hub
+text = "If the file does not [MASK], an error is raised."  # the sentence
+out = "out/gallery"  # the folder of the page
+
+PAGE = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8")  # its beginning, a batch, a model
+
+
+@exit_with_message()
+def main(argv):
+    cfg = configurator.load(__file__, argv, command="python -m eval.lesson")
+    page, batch_part, model_part = PAGE.split("<!-- part -->\n")
+    for ckpt in cfg.ckpts:
+        state, model, tokenizer = explain.read(ckpt)
+        ids, step = explain.encode(cfg.text, model, tokenizer), state["step"]
+        if batch_part and state["settings"]:  # a model of the hub has none
+            shown = explain.example(state, tokenizer)
+            print(f"The first tokens of the batch of step {step}\n\n{explain.batch_table(shown)}\n")
+            pictures = {name: gallery.mask_picture(name, *rows) for name, rows in shown.items()}
+            page += Template(batch_part).substitute(pictures, step=step)
+            batch_part = ""  # once
+        guesses = explain.guess_table(model, tokenizer, ids)
+        print(f"{ckpt}, step {step} (p: probability of the token itself; then the likeliest tokens)\n\n{guesses}\n")
+        labels = [explain.token_name(tokenizer, i) for i in ids]
+        pictures = gallery.attention_pictures(model, torch.tensor(ids), labels)
+        page += Template(model_part).substitute(step=step, guesses=escape(guesses), attention=pictures)
+    folder = Path(cfg.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "index.html").write_text(page + "</html>\n", encoding="utf-8")
+    print(f"the same with pictures: open {folder}/index.html in a browser")
+
 
 if __name__ == "__main__":
-    configurator.run_tool("python -m eval.lesson", __doc__, TOOLS)
+    main(sys.argv[1:])

@@ -1,6 +1,4 @@
-"""Show the next batch of a run as each objective trains on it, and what its model predicts of each token of a sentence.
-
-    python -m eval.lesson explain --ckpt=out/lesson --text="Return the [MASK] of the list."
+"""Tables: the next batch of a run under each objective, and what a model predicts of each token of a sentence.
 
 CLM predicts a token from the tokens before it. MLM predicts a hidden token from all others, so here each token is
 hidden in turn; a [MASK] in the text is always hidden. A model that was trained with one objective only does the other
@@ -15,9 +13,6 @@ from data.loader import make_batches
 from data.objective import CLM, MLM, phases_of, predicts_from
 from data.shards import load_data
 from errors import DataError
-
-ckpt = "out/lesson"  # a checkpoint, the folder of a run (its newest checkpoint), or a model from the hub
-text = "If the file does not [MASK], an error is raised."  # the sentence
 
 TOP_K = 3  # how many of the likeliest tokens to show
 TOKENS = 12  # how many tokens of the batch to show
@@ -59,6 +54,14 @@ def example(state, tokenizer):
         rows = torch.stack([inputs, targets])[:, :TOKENS].tolist()
         shown[name] = [[token_name(tokenizer, i) for i in ids] for ids in rows]
     return shown
+
+
+def batch_table(shown):
+    """Return what `example` shows as a table, as text."""
+    rows = [["position", *map(str, range(TOKENS))]]
+    for name, (inputs, targets) in shown.items():
+        rows += [f"{name} input", *inputs], [f"{name} target", *targets]
+    return aligned(rows)
 
 
 @torch.no_grad()
@@ -117,18 +120,3 @@ def aligned(rows):
         line = "  ".join(map(str.ljust, row, widths))
         text += line.rstrip() + "\n"
     return text.rstrip()
-
-
-def main(cfg):
-    state, model, tokenizer = read(cfg.ckpt)
-    ids = encode(cfg.text, model, tokenizer)
-    if state["settings"]:  # a model of the hub has none
-        print(f"The first tokens of the batch of step {state['step']}\n")
-        rows = [["position", *map(str, range(TOKENS))]]
-        for name, (inputs, targets) in example(state, tokenizer).items():
-            rows.append([f"{name} input", *inputs])
-            rows.append([f"{name} target", *targets])
-        print(aligned(rows))
-    about = "p: probability of the token itself; then the likeliest tokens"
-    print(f"\n{cfg.ckpt}, step {state['step']} ({about})\n")
-    print(guess_table(model, tokenizer, ids))

@@ -1,31 +1,20 @@
-"""Write one HTML page for a class: a batch under both objectives, and a model's guesses and attention.
-
-    python -m eval.lesson gallery --ckpts=out/lesson/ckpt-200.pt,out/lesson/ckpt-650.pt
+"""The parts of one HTML page for a class: a batch under both objectives, and a model's guesses and attention.
 
 The page needs no network.
 """
 
 from html import escape
-from pathlib import Path
-from string import Template
 from unittest import mock
 
 import torch
 
-from eval.lesson import explain
 from model import attention, attention_mask
-
-ckpts = ("out/lesson/ckpt-200.pt", "out/lesson/ckpt-650.pt")  # whose guesses and attention; the first one's next batch
-text = "If the file does not [MASK], an error is raised."  # the sentence for the guesses and the attention
-out = "out/gallery"  # the folder to write
 
 CAUSAL = {"CLM": True, "MLM": False}
 CELL = 22  # pixels of a square
 SEEN = "#9db8d9"  # colors of the mask pictures
 HIDDEN = "#e8b78a"
 UNSEEN = "#ffffff"
-# The page: its beginning, then a part for each model.
-BEFORE, MODEL = Path(__file__).with_name("gallery.html").read_text(encoding="utf-8").split("<!-- models -->\n")
 
 PICTURE = """\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" \
@@ -79,22 +68,3 @@ def attention_pictures(model, ids, labels):
             colors = [[f"rgb({gray},{gray},{gray})" for gray in row] for row in head]
             pictures += grid(f"{name}: head {number}", labels, colors)
     return pictures
-
-
-def main(cfg):
-    page = ""
-    for ckpt in cfg.ckpts:
-        state, model, tokenizer = explain.read(ckpt)
-        step = state["step"]
-        if not page:
-            masks = {name: mask_picture(name, *rows) for name, rows in explain.example(state, tokenizer).items()}
-            page = Template(BEFORE).substitute(masks, step=step)
-        ids = explain.encode(cfg.text, model, tokenizer)
-        labels = [explain.token_name(tokenizer, i) for i in ids]
-        guesses = escape(explain.guess_table(model, tokenizer, ids))
-        pictures = attention_pictures(model, torch.tensor(ids), labels)
-        page += Template(MODEL).substitute(step=step, guesses=guesses, attention=pictures)
-    folder = Path(cfg.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "index.html").write_text(page + "</html>\n", encoding="utf-8")
-    print(f"open {folder}/index.html in a browser")

@@ -24,7 +24,7 @@ from run import ROOT
 from runtime import resolve_auto
 
 PLANNED_FILE = "planned.json"  # in the folder of a job: what it was asked to do
-LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.baselines", "eval.tasks.families", "eval.tasks.registry"]
+LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.families", "eval.tasks.registry"]
 
 
 class Job(NamedTuple):

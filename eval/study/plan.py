@@ -200,8 +200,17 @@ class Plan:
         runs = self.runs.values()
         for run in runs:
             yield Model("final", run.folder.name, run.checkpoint(), run)
-        for entry in self.cfg.also:
-            yield from self.on_the_way(entry)
+        for entry in self.cfg.also:  # such as "mlm@1000 2000": two Models for each seed of the row
+            name, _, steps = entry.partition("@")
+            self.need("also", [name], self.names)
+            for run, step in itertools.product(runs, steps.split(" ")):
+                if run.row != name:
+                    continue
+                if step.isdecimal() and run.start < int(step) < run.max_steps:
+                    run.keep.add(int(step))
+                    yield Model("intermediate", f"{name}@{step}-seed-{run.seed}", run.checkpoint(int(step)), run)
+                else:
+                    self.problems.append(f"also: {entry}: give a step after {run.start} and before {run.max_steps}")
         for run in runs:
             if run.row in self.cfg.random:
                 yield Model("random", f"random-{run.folder.name}", run.checkpoint(), run)
@@ -209,18 +218,6 @@ class Plan:
             steps = checkpoint.steps(path)  # only names are read
             path = checkpoint.path_of(path, steps[-1]) if steps else Path(path)
             yield Model("given", checkpoint.label(path), path)
-
-    def on_the_way(self, entry):
-        """Yield the Models of an entry of `also`, such as "mlm@1000 2000": one for each step and seed of the row."""
-        name, _, steps = entry.partition("@")
-        self.need("also", [name], self.names)
-        runs = [run for run in self.runs.values() if run.row == name]
-        for run, step in itertools.product(runs, steps.split(" ")):
-            if step.isdecimal() and run.start < int(step) < run.max_steps:
-                run.keep.add(int(step))
-                yield Model("intermediate", f"{name}@{step}-seed-{run.seed}", run.checkpoint(int(step)), run)
-            else:
-                self.problems.append(f"also: {entry}: give a step after {run.start} and before {run.max_steps}")
 
     def points(self):
         """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. The rate None stands for the chosen one.

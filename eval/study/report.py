@@ -214,10 +214,9 @@ def score_table(results):
     for task, rows in results.by_task.items():
         names = [name.rpartition("/")[2] for name in rows[0].metrics]
         titles[task] = f"{task} ({', '.join(names)})"
-        for row in rows:  # one of them has the baselines
-            for name, scores in row.result["baselines"].items():
-                if scores.keys() >= {*row.metrics}:
-                    baselines[f"*{name}*"][task] = Score(mean_score(scores, row.metrics))
+        for name, scores in rows[0].result["baselines"].items():  # equal in all rows
+            if scores.keys() >= {*rows[0].metrics}:
+                baselines[f"*{name}*"][task] = Score(mean_score(scores, rows[0].metrics))
     lines = [[label, *(results.score(label, target) for target in results.targets)] for label in results.labels]
     lines += [[name, *map(scores.get, results.targets)] for name, scores in baselines.items()]
     return table(["model", *(titles.get(target, target) for target in results.targets)], lines)

@@ -23,7 +23,7 @@ from run import RESUME_MAY_CHANGE, last_logged
 # Settings that may differ from those that a job was started with, because no weight and no score depends on them.
 MAY_DIFFER = {
     "train.py": RESUME_MAY_CHANGE - {"data"},
-    "finetune.py": {"baseline", "save_model", "device", "tasks_dir", "eval_interval", "eval_examples"},
+    "finetune.py": {"save_model", "device", "tasks_dir", "eval_interval", "eval_examples"},
 }
 
 
@@ -208,25 +208,20 @@ def job_folder(model, task, rate, seed):
 
 
 def finetuning(plan, model, task, rate, seed):
-    """Return the Job of a fine-tuning run; rate=None: at the chosen rate, None before there is one.
-
-    One of each task scores the task's baselines, which are the same for all.
-    """
-    cfg = plan.cfg
-    first = (model, rate, seed) == (plan.models[0], cfg.rates[0], cfg.finetune_seeds[0])
+    """Return the Job of a fine-tuning run; rate=None: at the chosen rate, None before there is one."""
     rate = rate or chosen_rate(plan, model, task)
     if not rate:
         return None
     folder = plan.results / job_folder(model, task, rate, seed)
-    baseline = first and plan.tasks[task].settings.baseline
-    ours = dict(init_from=model.checkpoint, lr=rate, seed=seed, out_dir=folder, baseline=baseline)
-    ours["random_weights"] = model.kind == "random"
-    planned = {"finetune.py": plan.tasks[task].settings}
+    is_random = model.kind == "random"
+    ours = dict(init_from=model.checkpoint, random_weights=is_random, lr=rate, seed=seed, out_dir=folder)
+    args, settings = plan.tasks[task]
+    planned = {"finetune.py": settings}
     if model.run:
         planned["train.py"] = decides(model.run)
     else:
-        planned["finetune.py"] = plan.tasks[task].settings | {"init_from": str(model.checkpoint)}
-    command = [FINETUNE, *plan.tasks[task].args, *(f"--{name}={value}" for name, value in ours.items())]
+        planned["finetune.py"] = settings | {"init_from": str(model.checkpoint)}
+    command = [FINETUNE, *args, *(f"--{name}={value}" for name, value in ours.items())]
     name = f"{model.folder} on {task}, lr {rate:g}, seed {seed}"
     return Job(name, folder, command, folder / "result.json", planned)
 

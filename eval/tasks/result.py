@@ -26,7 +26,7 @@ from run import ROOT, versions
 
 MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
 READ = "columns label names form metric outside".split()  # what of a Task the readers need
-NO_PART = ("out_dir", "save_model", "baseline")  # settings that have no part in the scores
+NO_PART = ("out_dir", "save_model")  # settings that have no part in the scores
 FILES = [ROOT / "finetune.py", ROOT / "model.py", *sorted(ROOT.glob("eval/tasks/*.py"))]
 CODE = zlib.crc32(b"".join(map(Path.read_bytes, FILES)))  # by which a report tells results of other code apart
 
@@ -53,7 +53,7 @@ def build(cfg, dataset, state, random_weights=False):
     return task, model.to(cfg.device)
 
 
-def save_model(cfg, dataset, task, model, run, state):
+def save_model(cfg, dataset, task, model, state):
     """Write the fine-tuned model to model.pt: the checkpoint's dict without optimizers, and how to use the head."""
     fine_tuned = dict(
         family=dataset.family,
@@ -64,7 +64,6 @@ def save_model(cfg, dataset, task, model, run, state):
         threshold=task.threshold,
         prompts={"query": task.protocol.query, "document": task.protocol.document},
         task={name: getattr(dataset.task, name) for name in READ},
-        done=run,
     )
     kept = state | {"model": model.encoder.state_dict(), "fine_tuned": fine_tuned}
     kept.pop("optimizer", None)
@@ -116,14 +115,14 @@ def write_result(cfg, dataset, task, model, run, state):
     """
     validation, *_ = evaluate(task, model, dataset.validation, "validation")  # it also chooses task.threshold
     if cfg.save_model:
-        save_model(cfg, dataset, task, model, run, state)
+        save_model(cfg, dataset, task, model, state)
     test, instances, answers = evaluate(task, model, dataset.test, "test")
     result = dict(
         task=dataset.name,
         family=dataset.family,
         labels=dataset.labels,
         main=dataset.main,
-        baselines=baselines(dataset) if cfg.baseline else {},
+        baselines=baselines(dataset),
         counts=dataset.counts,
         test_set=test_set_id(dataset.test),
         **run,

@@ -316,7 +316,7 @@ def tuned(tmp_path, monkeypatch):
         task, model = build(cfg, dataset, base)
         random_weights(model)
         task.may_be_none, task.threshold = may_be_none, threshold
-        save_model(cfg, dataset, task, model, dict(steps=5, checkpoint=dict(name="demo-650")), base)
+        save_model(cfg, dataset, task, model, base)
         checkpoint.export(tmp_path / "model.pt", tmp_path / "toy", kind)
         found = run_card(tmp_path / "toy", monkeypatch)
         assert ("the model that it began with" in found["card"]) == (kind == "qwen3")

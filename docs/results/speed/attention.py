@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import configurator  # noqa: E402
 import model  # noqa: E402
-from eval.bench.doctor import print_hardware  # noqa: E402
 from model_checks import attention_results, relative_error  # noqa: E402
+from run import versions  # noqa: E402
 
 lengths = (2048, 8192)  # T
 head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
@@ -107,7 +107,7 @@ def inputs(T, D, group, mean, tokens):
 
 
 def main(cfg):
-    print_hardware(DEVICE)
+    print(versions(torch.device(DEVICE)))
     x = torch.randn(8192 if DEVICE == "cuda" else 512, device=DEVICE, dtype=DTYPE).outer(
         torch.ones(8192).to(DEVICE, DTYPE)
     )

@@ -66,8 +66,8 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
     assert len(asked) == len(set(asked)) == 15 and len([*out.glob("*.done")]) == 17
     with tarfile.open(out / "results.tar.gz") as pack:
         assert {*pack.getnames()} >= {"summary", *(f"./{n}.txt" for n in ("parts", "facts", "step--attention=sdpa"))}
-    scripts = {"doctor": "eval/bench/doctor.py", "tests/test_gpu.py": ""}
+    scripts = {"eval.bench.doctor": "eval/bench/doctor.py", "tests/test_gpu.py": ""}
     for command in asked:
-        script, *args = command.removeprefix("-m eval.bench ").removeprefix("-m pytest ").split()
+        script, *args = command.removeprefix("-m ").removeprefix("-m pytest ").split()
         if script := scripts.get(script, script):
             configurator.load(ROOT / script, args)

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 
 import checkpoint
-import configurator
 from data.loader import Batches, TokenStream
 from data.objective import CLM, MLM, phase_of
 from data.shards import load_meta
 from data.tokenizer_files import read_tokenizer
 from eval.lesson import explain, gallery
+from eval.lesson.__main__ import main
 from eval.plot import read_metrics
 from eval.sample import fill_in
 from helpers import ROOT, TINY, UNUSED, Run, edited, succeed
@@ -55,7 +55,7 @@ def small(command, data):
     if script == "train.py":
         args = [*TINY, "--switch_step=6", "--checkpoint_interval=18", "--eval_interval=20", f"--data={data}", *args]
     if script == "finetune.py":
-        args += ["--max_steps=2", "--baseline=False"]
+        args += ["--max_steps=2"]
     return script, args
 
 
@@ -195,11 +195,6 @@ def test_the_command_of_an_edit(number, folder, data_dir, tmp_path):
     assert phases[-1] == ["mlm", "clm", "clm"][number]
 
 
-def start(tool, *args):
-    """Run a tool as `python -m eval.lesson` does."""
-    tool.main(configurator.load(tool.__file__, args))
-
-
 @pytest.fixture
 def model():
     torch.manual_seed(0)
@@ -242,17 +237,17 @@ def test_predictions_are_the_models(model):
         assert shown == [f"{each:.1%}" for each in p] * (token != tokenizer.mask_id)
 
 
-def test_the_batch_is_the_next_of_the_run(undisturbed, capsys):
+def test_the_batch_is_the_next_of_the_run(undisturbed, tmp_path, capsys):
     """CLM predicts the next input, MLM what CLM sees at the hidden positions."""
     _, run = undisturbed
-    start(explain, f"--ckpt={run}", "--text=The file of")
+    main([f"--ckpts={run}", "--text=The file of", f"--out={tmp_path}"])
     text, *_ = capsys.readouterr().out.partition("\n\n/")
     assert text + "\n" == Path(__file__).with_name("batch.txt").read_text()
 
 
 def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):
     _, run = undisturbed
-    start(gallery, f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}/gallery", "--text=a < b [MASK]")
+    main([f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}/gallery", "--text=a < b [MASK]"])
     page = (tmp_path / "gallery" / "index.html").read_text()
     assert not re.findall("(?:src|href)=", page) and escape("' <'") in page and " <'" not in page
     hidden, _ = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]

@@ -14,7 +14,6 @@ import pytest
 from task_helpers import TOKENIZER, Files, cases, docs_block, load, parts_of, score, unpack
 
 from errors import DataError
-from eval.tasks.baselines import baselines, bm25
 from eval.tasks.families import FAMILIES
 from eval.tasks.metrics import best
 from eval.tasks.readers import SPLITS, Pair, Sentence, Text, by_set
@@ -224,7 +223,6 @@ def embed(items):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
-    pytest.importorskip("bm25s")
     pytrec_eval = pytest.importorskip("pytrec_eval")
     folder = write_folder(Files(tmp_path), random.Random(seed))
     documents, queries, qrels = as_beir(folder, "test")
@@ -242,7 +240,6 @@ def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
     for split in (None, "validation", "test"):
         found = score(ir, embed, data.test, split)
     check(found, lambda text: dict(zip(documents, (vectors @ vector(text)).tolist())))
-    check(baselines(data)["bm25"], lambda text: bm25([text], documents)[0])
     _, _, train = as_beir(folder, "train")
     expected = [(queries[q], d) for q, grades in train.items() for d, grade in grades.items() if grade > 0]
     assert data.train == [Pair(q, documents[d]) for q, d in expected if d in documents]
