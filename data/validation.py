@@ -58,11 +58,6 @@ class HiddenTokens:
         return Examples(np.where(hidden, w.tokenizer.mask_id, w.tokens), targets)
 
 
-def objectives(predict_from):
-    """Return what a model is validated with. predict_from: the position from which it predicts a hidden token."""
-    return NextToken(), HiddenTokens(predict_from)
-
-
 @torch.no_grad()
 def evaluate(loss_module, val_batches, predict_from, micro_batch, device, rank, world_size):
     """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
@@ -72,7 +67,7 @@ def evaluate(loss_module, val_batches, predict_from, micro_batch, device, rank, 
     """
     loss_module.eval()
     values = {}
-    for what in objectives(predict_from):
+    for what in (NextToken(), HiddenTokens(predict_from)):
         name = f"val_{what.name}_loss"
         losses = {}
         for folder, (_, batches) in val_batches.items():

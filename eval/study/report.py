@@ -27,7 +27,7 @@ PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # se
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
-NOT_RUN = "**Not run yet: {0} or {1}.** This takes results of both on all tasks, with two seeds in common."
+OPEN = "**Open: {0} or {1}.** The answer takes results of both on all tasks, with two seeds in common."
 DESCRIPTION = """\
 Differences in points with 95 % intervals, of the primary pairs if there are any. These are description: the \
 intervals are not corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all \
@@ -190,7 +190,7 @@ def compare_all(results, primary):
 
 def answer_list(compared, primary):
     """Say for each primary pair, a line each, which of the two models is better."""
-    answers = {pair: NOT_RUN.format(*pair) for pair in primary}
+    answers = {pair: OPEN.format(*pair) for pair in primary}
     for c in compared:
         if c.p_holm is None:
             continue

@@ -165,7 +165,7 @@ def study(plan):
 def test_the_report_on_a_study_is_as_before(tmp_path):
     """A model without results, a missing seed, a failed run, a run that did not end, two versions of the code."""
     plan = plan_of(**STUDY, out_dir=tmp_path / "study")
-    assert "0 of 12 runs are there\n" in (text := study(plan)[1]) and text.count("Not run yet") == 4
+    assert "0 of 12 runs are there\n" in (text := study(plan)[1]) and text.count("**Open: ") == 4
     fill(plan)
     for folder in plan.results.glob("longer-*"):
         shutil.rmtree(folder)
