@@ -387,14 +387,6 @@ def test_processes_that_differ_do_not_train(tiny, run_world, another, tmp_path, 
     assert 20 not in checkpoint.steps(out) if "damaged" in second else {*os.listdir(out)} == {"lock"}
 
 
-def test_paths_may_differ_between_processes(tiny, train, data_dir, undisturbed, another, tmp_path):
-    """A copy of the data, and of the checkpoint, with the same content."""
-    shutil.copytree(data_dir, tmp_path / "copy")
-    second = f"--data={tmp_path / 'copy'} --init_from={another / 'ckpt-20.pt'} --out_dir={tmp_path / 'b'}"
-    train(2, *tiny, f"--init_from={undisturbed[1] / 'ckpt-20.pt'}", f"--out_dir={tmp_path / 'a'}", second=second)
-    assert checkpoint.steps(tmp_path / "a")[-1] == 20 and not (tmp_path / "b").exists()
-
-
 @pytest.mark.parametrize("n, options", [
     (2, "--micro_batch=3"),
     slow(2, "--micro_batch=3 --shard=True"),  # test_other_objectives compares shards, too
