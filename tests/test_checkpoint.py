@@ -3,8 +3,6 @@
 import copy
 import json
 import random
-from concurrent.futures import Future
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -155,21 +153,6 @@ def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
     assert "config.json is not of a run of train.py" in next(run.check_folder(settings, None))
 
 
-def test_damaged_data_name_the_step_at_which_they_were_whole():
-    one = MagicMock(trained={"verified": 3}, checksums=Future(), first=9, received=[], last=False, device="cpu")
-    run.Run.poll(one)  # not known yet
-    one.received, one.last = [15], True
-    run.Run.poll(one)  # does not wait after a signal
-    assert one.trained["verified"] == 3 and one.stopping
-    one.checksums.set_result(None)
-    one.first = 10
-    run.Run.poll(one)  # whole when this process began, at step 10
-    one.checksums = Future()
-    one.checksums.set_result("train-00001.bin")
-    with pytest.raises(Damaged, match="train-00001.bin has changed .* those after step 10"):
-        run.Run.poll(one)
-
-
 def test_an_optimizer_keeps_its_counters_and_follows_the_code():
     """A schedule-free optimizer counts in its groups. A group whose setting the code has changed says so."""
 
@@ -195,17 +178,3 @@ def test_an_optimizer_keeps_its_counters_and_follows_the_code():
     (group,) = second.param_groups
     assert (group["k"], group["sum"].item(), group["weight_decay"]) == (3, 1.5, 0.2)
     assert reports == ["ckpt-2.pt: weight_decay of sgd, group 0, was 0.1 and is now 0.2"]
-
-
-def test_metrics_past_the_checkpoint_are_cut(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    log = run.MetricsLog(path)
-    for step in range(6):
-        log.write(step=step, loss=1.5)
-    with open(path, "a") as file:
-        file.write('{"step": 2, "lo')  # killed while writing
-    log = run.MetricsLog(path, after=3)
-    log.write(step=4, loss=2.5)
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 1, 2, 3, 4]
-    run.MetricsLog(path)
-    assert path.read_text() == ""

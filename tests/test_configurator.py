@@ -1,10 +1,11 @@
 """Settings: what wins, which types are taken, and that every mistake is reported before any work."""
 
 import ast
+import itertools
 import os
 import re
 import runpy
-import signal
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -98,23 +99,6 @@ def test_a_config_may_begin_with_another(problems):
         assert problem.startswith(f"{path}: neither")
 
 
-def test_unreadable_configs(problems):
-    os.mkfifo("config/pipe.py")
-    Path("config/latin.py").write_bytes(b'out_dir = "\xe9"\n')
-    config("lr = 1.0\nlr = = 2\n", "config/syntax.py")
-    config("lr = " + "(" * 1000 + ")" * 1000, "config/deep.py")
-    paths = ["config", *(f"config/{name}.py" for name in ("none", "latin", "syntax", "deep", "pipe"))]
-    for problem, path in zip(problems(*paths), paths, strict=True):
-        assert problem.startswith(f"{path}: neither --key=value nor a readable config file: ")
-
-
-def test_help_shows_the_lines_of_the_script(capsys):
-    with pytest.raises(SystemExit):
-        load("config/missing.py", "--help", "--lr=x", check=lambda settings: pytest.fail("help checks nothing"))
-    text, shown = capsys.readouterr().out, SCRIPT[SCRIPT.index("# --- run ---") : SCRIPT.index("\ndef settings")]
-    assert "A sample script." in text and text.endswith(f"\n\n{shown}")
-
-
 def test_a_setting_that_is_no_literal_is_refused():
     for line in "max_steps = 10 * 60", "lr: float = 5e-4", "compile = not True":
         Path("train.py").write_text(SCRIPT.replace("resume = False", line))
@@ -122,32 +106,19 @@ def test_a_setting_that_is_no_literal_is_refused():
             load()
 
 
-SCRIPTS = "train.py finetune.py data/prepare.py eval/sample.py eval/study/__main__.py"
-SCRIPTS += " eval/lesson/__main__.py eval/bench/doctor.py"
-ODD = "1e308 9e18 -9e18 0 1e-308 nan () (9e18,) ('',) \udcff folder pipe".split() + ["", "x" * 5000, "9" * 400]
-ODD_IN_A_FILE = ["'a\\0b'", "'\\ud800'"]  # the command line has no such words
+LONG = [pytest.param(script, marks=pytest.mark.slow) for script in ("train.py", "data/prepare.py")]
+SCRIPTS = "finetune.py eval/sample.py eval/study/__main__.py eval/lesson/__main__.py eval/bench/doctor.py".split()
+ODD = "1e308 9e18 -9e18 0 1e-308 nan () (9e18,) ('',) \udcff folder pipe a\0b".split() + ["", "x" * 5000, "9" * 400]
 
 
-@pytest.mark.parametrize("script", SCRIPTS.split())
+@pytest.mark.parametrize("script", LONG + SCRIPTS)
 def test_no_value_of_a_setting_is_a_traceback(script, monkeypatch):
-    """Each odd value of each setting is taken, or ends in a sentence; none waits for ever."""
+    """Each odd value of each setting is taken, or ends in a sentence. None waits for ever, as to open a pipe does."""
     Path("folder").mkdir()
     os.mkfifo("pipe")
     check = runpy.run_path(str(ROOT / script), run_name="a script").get("check")
     monkeypatch.setattr(configurator, "read_script", lru_cache(configurator.read_script))  # which takes long
     names, _ = configurator.read_script(ROOT / script)
-    words = [f"--{name}={value}" for name in names for value in ODD]
-    for name in names:
-        for i, value in enumerate(ODD_IN_A_FILE):
-            words.append(config(f"{name} = {value}\n", f"config/{name}-{i}.py"))
-    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
-    for word in words:
-        signal.alarm(20)
-        try:
+    for word in ["pipe", *(f"--{name}={value}" for name, value in itertools.product(names, ODD))]:
+        with suppress(SystemExit):
             configurator.load(ROOT / script, [word], check)
-        except SystemExit:
-            pass
-        except Exception as error:
-            pytest.fail(f"{script} {word:.200}: {error!r}")
-        finally:
-            signal.alarm(0)

@@ -4,7 +4,6 @@ import ast
 import graphlib
 import re
 import subprocess
-import sys
 
 from helpers import ROOT
 
@@ -45,16 +44,6 @@ def test_imports_point_one_way():
     for name, imported in GRAPH.items():
         assert all(rank(other) <= rank(name) for other in imported), f"{name} imports {sorted(imported)}"
     assert GRAPH["model"] == set()
-
-
-def test_a_script_without_packages_says_how_to_install_them():
-    """Python's -S leaves them out, as when somebody forgets the environment."""
-    scripts = SCRIPTS | {name for name, path in NAMES.items() if "\n@exit_with_message()\ndef main" in path.read_text()}
-    for name in scripts:
-        words = ["-m", name.removesuffix(".__main__")] if "." in name else [f"{name}.py"]
-        done = subprocess.run([sys.executable, "-S", *words, "--help"], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-        assert "pip install -r requirements.txt" in done.stderr
 
 
 def test_pip_and_uv_install_the_same():
