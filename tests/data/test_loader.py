@@ -63,8 +63,6 @@ def test_a_batch_does_not_depend_on_how_it_is_made(stream, objective, split):
         windows = [*zip([objective, MLM(0.3), MLM(0.3), objective], range(4))]
         parts = [other.batch(step, what, [i]) for what, i in windows]
         torch.testing.assert_close(one.micro_batch(step, windows), joined(parts), rtol=0, atol=0)
-    different = Batches([stream], TOKENIZER, 4, 64, 12, split).batch(7, objective)
-    assert not torch.equal(different["tokens"], one.batch(7, objective)["tokens"])
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 397, 4097])

@@ -110,9 +110,6 @@ def test_bad_lines(tmp_path, name, content, message):
         path.write_bytes(data)
         with pytest.raises(DataError, match=f"{path.name}, {message}"):
             list(read_documents(path, "text"))
-        with pytest.raises(DataError, match=f"{path.name}, {message}"):
-            for start, end in itertools.pairwise(cut_places(path, 1)):
-                list(read_file(path, "text", start, end))
 
 
 def test_sources_that_cannot_be_read(tmp_path, monkeypatch):

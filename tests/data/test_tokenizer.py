@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import pickle
 import random
 import re
@@ -11,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import checkpoint
 import encoder_helpers
 from data.tokenizer import Tokenizer
 from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
 from helpers import ROOT
-from model import ModelConfig, Transformer
 from prepare_helpers import read_documents
-from study_helpers import state_of
 
 SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, if there are any
 TABLES = json.loads((ROOT / "tests/data/tokenizer_files.json").read_text())
@@ -63,7 +59,6 @@ def test_ids_of_the_known_tokenizers(monkeypatch, name, spec, vocab_size, specia
     for text in HARD_TEXTS:
         ids = one.encode(text)
         assert one.decode(ids) == text and not set(ids) & set(one.special_tokens.values())
-    assert one.decode([one.pad_id])[1:4] == ("EOS" if one.pad_id == one.eos_id else "PAD")
 
 
 def test_mask_in_text(tokenizer):
@@ -142,9 +137,6 @@ def test_same_ids_and_offsets_as_the_library(kind, hub_folders):
         assert not in_texts & {*ids}, ascii(text)
     if kind == "qwen":  # an added token that is not special is a word
         assert len(ours.encode("<tool>")) == 1 and ours.encode("<tool>")[0] in ours.ordinary_ids
-    text = "The quick brown fox"
-    assert ours.decode(ours.encode(text)) == oracle.decode(oracle.encode(text).ids) != ""
-    assert ours.vocab_size == math.ceil(max(oracle.get_vocab_size(), max(special) + 1) / 128) * 128
     assert not special & {*ours.ordinary_ids} and special | {*ours.ordinary_ids} >= {*oracle.get_vocab().values()}
 
 
@@ -169,10 +161,8 @@ def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     else:
         pattern = tokenizer.pattern if kind == "embedded" else kind
         one = Tokenizer.from_state(tokenizer.state() | {"pattern": pattern}, tokenizer.content)
-    model = Transformer(ModelConfig(vocab_size=one.vocab_size, n_layer=1, n_head=2, d_model=32, d_ff=32, seq_len=512))
-    own = dict(tokenizer=one.state(), tokenizer_ranks=one.content)
-    checkpoint.save(tmp_path / "ckpt-650.pt", state_of(model, {"init_from": ""}, **own))
-    checkpoint.export(tmp_path / "ckpt-650.pt", tmp_path / "out", "eurobert")
+    shape = dict(n_layer=1, n_head=2, d_model=32, d_ff=32, seq_len=512)
+    encoder_helpers.export(encoder_helpers.random_state(shape, tokenizer=one), tmp_path / "out", "eurobert")
     there = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert there.is_fast and there.bos_token is None and there.model_max_length == 512
     assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
@@ -223,7 +213,6 @@ def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
 
 
 def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
-    """A panic of the library is no Exception."""
     library = pytest.importorskip("tokenizers")
     one = library.Tokenizer.from_str(small("<s>"))
     one.enable_truncation(2)
@@ -233,10 +222,6 @@ def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
     loaded = read_tokenizer(tmp_path)
     assert loaded.encode("3 4 9") == [3, 4, 9] and loaded.encode("") == [] and loaded.encode("\0 \ud800") == [0, 0]
     assert loaded.encode("7 " * 50_000) == [7] * 50_000
-    one.pre_tokenizer = library.pre_tokenizers.Split(library.Regex("(a+)+$"), "isolated")
-    one.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(DataError, match="the tokenizer .* fails on the text 'aaaa.*Onig: .*retry"):
-        read_tokenizer(tmp_path).encode("a" * 50_000 + "b")
 
 
 @pytest.mark.parametrize("name, files, message", TABLES["faults"])
