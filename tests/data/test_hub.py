@@ -44,11 +44,9 @@ QWEN3 = dict(SIZES, head_dim=16, qk_norm=True)
 SHAPE, CLASSES, CONFIGS = json.loads((ROOT / "tests/data/hub_configs.json").read_text()).values()
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
 TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
+STATE = random_state(SIZES)
 assert_close = partial(torch.testing.assert_close, atol=1e-4, rtol=0)
 assert_equal = partial(torch.testing.assert_close, atol=0, rtol=0)
-
-
-STATE = random_state(SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -106,21 +104,17 @@ def prefix_gone(weights):
 
 
 def shard(folder):
-    """Replace the file with the weights by several and an index, beside one of an older set. Return the first."""
+    """Replace the file with the weights by several and an index, beside one of an older set."""
     transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="150KB")
-    first = min(folder.glob("model-*"))
-    shutil.copy(first, folder / "model-00001-of-00009.safetensors")
+    shutil.copy(min(folder.glob("model-*")), folder / "model-00001-of-00009.safetensors")
     (folder / "model.safetensors").unlink()
-    return first
 
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 DOWN, BIAS = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.bias"
 TIED = dict(tie_word_embeddings=True)
-LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3"
 FILES = [  # what the config of a Llama has of its own, what is done to folder and weights, what the error says
     (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING], EMBEDDING: None}), ""),
-    (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING]}), ""),
     (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING].half(), EMBEDDING: w[EMBEDDING].half().float()}), ""),
     (TIED, lambda f, w: store(f, prefix_gone(w)), ""),
     ({}, lambda f, w: store(f, w | {BIAS: torch.zeros(32)}), ""),
@@ -132,8 +126,6 @@ FILES = [  # what the config of a Llama has of its own, what is done to folder a
      r": .*.0.mlp.down_proj.weight: \(3,\), expected \(32, 48\); model.norm.weight: nothing, expected \(32,\); "
      r"score: \(4096, 32\), expected nothing$"),
     ({}, lambda f, w: (f / "model.safetensors").rename(f / "model.fp16.safetensors"), "missing or .* rename a file of"),
-    ({}, lambda f, w: (f / "model.safetensors").write_bytes(b"{"), "model.safetensors is damaged or not a safetensors"),
-    ({}, lambda f, w: shard(f).write_bytes(LFS), "model-00001-of-.* is the pointer of a file in Git LFS.*git lfs pull"),
     ({}, lambda f, w: (f / "adapter_config.json").write_text("{}"), "has an adapter, .*: merge both"),
 ]  # fmt: skip
 
@@ -185,13 +177,12 @@ def test_the_models_of_the_study(exported, tmp_path):
 
 
 def test_new_tokens_begin_as_the_mean(exported, tmp_path):
-    """A vocabulary smaller than the tokenizer's grows; no old logit changes. A sliding window limits seq_len."""
+    """A vocabulary smaller than the tokenizer's grows; no old logit changes."""
     folder, reports = shutil.copytree(exported["llama"], tmp_path / "small"), []
-    configure(folder, dict(vocab_size=4000, model_type="mistral", sliding_window=40))
+    configure(folder, dict(vocab_size=4000))
     weights = stored(folder)
     store(folder, weights | {name: weights[name][:4000] for name in (EMBEDDING, HEAD)})
     grown = checkpoint.load(folder, reports.append)
-    assert grown["config"]["seq_len"] == 40
     for name in "embedding.weight", "head.weight":
         rows = STATE["model"][name][:4000]
         assert_equal(grown["model"][name], torch.cat((rows, rows.mean(0).expand(96, -1))))
@@ -255,8 +246,7 @@ def test_encoders_of_texts(shape, objective, kind, name, tmp_path, monkeypatch):
     with torch.no_grad():
         expected = torch.stack([model(torch.tensor([one]), False)[0].mean(0) for one in ids])
     embedder = library.SentenceTransformer(str(folder), device="cpu")
-    for encode in embedder.encode, embedder.encode_query:  # a model without prompts
-        assert_close(torch.from_numpy(encode(TEXTS)), expected)
+    assert_close(torch.from_numpy(embedder.encode_query(TEXTS)), expected)  # a model without prompts
     found = run_card(folder, monkeypatch)
     assert ("no head that fills in masks" in found["card"]) == (name != "EuroBertForMaskedLM")
     if name == "EuroBertForMaskedLM":
@@ -398,11 +388,10 @@ def test_onnx_by_the_code_of_the_docs(demo):
     library = pytest.importorskip("onnxruntime")
     exec(docs_block("torch.onnx", "hub"), variables := {})
     session = library.InferenceSession("demo.onnx")
-    for texts in TEXTS[:1], [*TEXTS, "word " * 40]:
-        batch = variables["tokenizer"](texts, padding=True, return_tensors="pt")
-        (found,) = session.run(["hidden"], {name: batch[name].numpy() for name in variables["names"]})
-        real = batch.attention_mask.bool()
-        assert_close(torch.from_numpy(found)[real], variables["model"](**batch).last_hidden_state[real])
+    batch = variables["tokenizer"]([*TEXTS, "word " * 40], padding=True, return_tensors="pt")
+    (found,) = session.run(["hidden"], {name: batch[name].numpy() for name in variables["names"]})
+    real = batch.attention_mask.bool()
+    assert_close(torch.from_numpy(found)[real], variables["model"](**batch).last_hidden_state[real])
 
 
 # ----------------------------------------------------------------------------
@@ -431,16 +420,12 @@ def test_an_edited_model_does_not_go_out(tuned, monkeypatch, tmp_path):
         assert {*os.listdir(tmp_path)} <= {"model.pt"}
 
 
-def tuned_state(family, causal=False):
-    return {"fine_tuned": dict(family=family, head={}, settings=dict(causal=causal, max_len=64), task={})}
-
-
+CAUSAL = {"fine_tuned": dict(family="qa", settings=dict(causal=True))}
 ODD, NAN = "ckpt-650.pt: its records are not as", torch.full((4096, 32), math.nan)
 
 
 @pytest.mark.parametrize("shape, changes, kind, message", [  # changes: of the checkpoint's dict
-    (SIZES, tuned_state("qa", True), "eurobert", "fine-tuned with causal=True"),
-    (QWEN3, tuned_state("sc"), "qwen3", "cannot express it .*for sc, norms of queries and keys: True.. There are"),
+    (SIZES, CAUSAL, "eurobert", "fine-tuned with causal=True"),
     (QWEN3, {}, "llama", "--as=llama cannot express it .*for decoder, .*True"),
     (SIZES, {"phases": [dict(phase="mlm", steps=1, objectives=None)]}, "eurobert", ODD),
     (SIZES, {"model": STATE["model"] | {"embedding.weight": NAN}}, "eurobert", "not finite"),

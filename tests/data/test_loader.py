@@ -167,11 +167,6 @@ class InPlace(CLM):
         return super().examples(w)
 
 
-class Few(CLM):
-    def n_predicted(self, T):
-        return T // 2
-
-
 class Weighted(MLM):
     def examples(self, w):
         shown, targets, *_ = super().examples(w)
@@ -181,7 +176,6 @@ class Weighted(MLM):
 
 @pytest.mark.parametrize("objective, message", [
     (InPlace(), "read-only"),  # it must return new bounds
-    (Few(), "clm: a window has 63 targets, but n_predicted says 32 at most"),
     (Weighted(0.4), "mlm: a weight is below 0"),
 ])  # fmt: skip
 def test_what_an_objective_must_not_do_is_refused(stream, objective, message):

@@ -45,9 +45,6 @@ def test_a_prepared_folder(sources, tmp_path, monkeypatch):
     with pytest.raises(DataError, match="out exists, and is not replaced"):
         prepare(**sources, out=tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out")) == names and sorted(os.listdir(tmp_path)) == ["in.txt", "out"]
-    shards = prepare(**sources, out=tmp_path / "three", shard_bytes=1)["splits"]["train"]["shards"]
-    assert [shard["tokens"] for shard in shards] == [len(tokenizer.encode(text)) + 1 for text in DOCUMENTS]
-    assert load_meta(tmp_path / "three")["fingerprint"] == meta["fingerprint"]
     for vocab_size, dtype in (1 << 16, "uint16"), (70_000, "uint32"):
         large = Tokenizer.from_state({**tokenizer.state(), "vocab_size": vocab_size}, tokenizer.content)
         monkeypatch.setattr("data.prepare.read_tokenizer", lambda spec: large)
@@ -131,7 +128,6 @@ def test_a_damaged_folder_is_refused(sources, tmp_path):
         ("train-00000.bin", b"", b"!", "train-00000.bin is not .* bytes long"),
         ("meta.json", b'"shards"', b'"shads"', "is damaged, .*prepare the text again, into another folder.*KeyError"),
         ("meta.json", b'"uint16"', b'"float16"', "the tokenizer or meta.json has changed"),
-        ("meta.json", b"val-00000.bin", b"val-00001.bin", "FileNotFoundError.*val-00001.bin"),
         ("tokenizer.tiktoken", b"IQ==", b"", "the tokenizer or meta.json has changed"),
     ]:
         path = tmp_path / "out" / name
@@ -197,7 +193,7 @@ def unfinished(corpus, tmp_path):  # some pieces are done; beside a copy of the 
 
 
 @pytest.mark.parametrize("kind", ["00001.json", "shards/train-00001.bin"])
-@pytest.mark.parametrize("damage", ["bit", "half", "gone", "link"])
+@pytest.mark.parametrize("damage", ["bit", "gone", "link"])
 def test_a_damaged_piece_is_made_again_and_no_other(unfinished, corpus, tmp_path, kind, damage):
     (path,) = unfinished.with_name("out.partial").glob(f"*/{kind}")
     before, whole = {}, path.read_bytes()
@@ -211,8 +207,6 @@ def test_a_damaged_piece_is_made_again_and_no_other(unfinished, corpus, tmp_path
     if damage == "bit":
         path.write_bytes(whole)
         flip_bit(path, whole.find(b'"tokens": ') + 10)  # a digit of a record, or any byte of a shard
-    elif damage == "half":
-        path.write_bytes(whole[: len(whole) // 2])
     elif damage == "link" and kind.startswith("shards"):
         path.symlink_to(tmp_path / "precious")
     prepare(tmp_path / "in", unfinished, **OPTIONS)
