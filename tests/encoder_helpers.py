@@ -6,14 +6,19 @@ import torch
 
 import checkpoint
 from data.hub import write_folder
+from data.objective import CLM, MLM
 from data.tokenizer import BYTE_CHARACTERS, PATTERN, byte_level_bpe
-from helpers import WORDS
+from data.tokenizer_files import read_tokenizer
+from helpers import WORDS, record
+from model import ModelConfig, Transformer
+from study_helpers import state_of
 
 TEXTS = ["Return the list of the object.", "a", "An error is raised: naïve  text\n\tof two lines 🙂", "value " * 60]
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=320)
 SHAPE |= dict(max_position_embeddings=40, bos_token_id=0, eos_token_id=2, cls_token_id=0, sep_token_id=2)
 DEBERTA = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8, norm_rel_ebd="layer_norm")
 MERGES = [("t", "h"), ("th", "e")]
+SETTINGS = dict(max_steps=650, global_batch_tokens=4096, seed=0, lr=1e-3, data="/some/folder/prepared/books")
 MODELS = {  # {model_type: what its config has of its own}
     "bert": {},
     "roberta": dict(pad_token_id=1, max_position_embeddings=42),  # positions begin at 2
@@ -76,6 +81,14 @@ def random_weights(model, seed=0):
         for name, p in model.named_parameters():
             p.normal_(std=0.3, generator=generator).add_(name.endswith("norm.weight"))
     return model.eval()
+
+
+def random_state(shape, objectives=(CLM(), MLM()), seed=0, tokenizer=None, **settings):
+    """A checkpoint's dict with random weights. shape: fields of a ModelConfig. objectives: of its steps."""
+    tokenizer = tokenizer or read_tokenizer("embedded")
+    own = dict(tokenizer=tokenizer.state(), tokenizer_ranks=tokenizer.content)
+    model = random_weights(Transformer(ModelConfig(**dict(vocab_size=tokenizer.vocab_size) | shape)), seed)
+    return state_of(model, SETTINGS | settings, phases=record(*({what: [0]} for what in objectives)), **own)
 
 
 def export(state, folder, kind):

@@ -22,9 +22,6 @@ def test_a_link_is_followed_and_a_pipe_is_written_directly(tmp_path, target):
     assert os.readlink(tmp_path / "link") == target and (tmp_path / "second").is_symlink()
     assert (tmp_path / "link").read_bytes() == (b"" if target == "/dev/null" else b"new")
     assert {*os.listdir(tmp_path / "folder")} <= {"there", "missing"}
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(OSError, match="symbolic links"):
-        write_whole(tmp_path / "loop", lambda file: file.write(b"new"))
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     write_whole(tmp_path / "pipe", lambda file: file.write(b"text"))
@@ -50,9 +47,6 @@ def test_a_second_process_is_told_who_holds_the_lock(tmp_path):
         assert is_locked(tmp_path / "run")
         with pytest.raises(DataError, match=f"in use by process {os.getpid()} on"):
             lock_folder(tmp_path / "run")
-    (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot be written"):
-        lock_folder(tmp_path / "file")
     assert not is_locked(tmp_path / "run") and not is_locked(tmp_path / "nowhere")
 
 
@@ -63,5 +57,3 @@ def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", fail)
     with pytest.warns(UserWarning, match="its file system has no locks"), lock_folder(tmp_path):
         assert (tmp_path / "lock").read_text().startswith(f"process {os.getpid()}")
-    with pytest.warns(UserWarning, match="no locks"):
-        assert not is_locked(tmp_path)

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import re
 import shutil
 import sys
@@ -25,8 +24,8 @@ from eval.tasks.readers import Question, Sentence, Text
 from eval.tasks.registry import Task
 from eval.tasks.result import build, save_model
 from eval.tasks.splits import Dataset
-from helpers import ROOT, TINY, WORDS, record
-from encoder_helpers import export, random_weights
+from helpers import ROOT, TINY
+from encoder_helpers import export, random_state, random_weights
 from model import ModelConfig, PretrainingLoss, Transformer
 from study_helpers import state_of
 from task_helpers import docs_block, score, settings
@@ -43,21 +42,11 @@ QWEN3 = dict(SIZES, head_dim=16, qk_norm=True)
 # CONFIGS: class, what its config has of its own, how config.json is changed (GONE: without it), what the error says, if
 # anything.
 SHAPE, CLASSES, CONFIGS = json.loads((ROOT / "tests/data/hub_configs.json").read_text()).values()
-SETTINGS = dict(max_steps=650, global_batch_tokens=4096, seed=0, lr=1e-3, data="/some/folder/prepared/books")
-MNTP = MLM(0.4, "before")
 TEXTS = ["Return the list of the object.", "An error is raised", "naïve  text\n\tof two lines 🙂"]
 TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed(1))
+STATE = random_state(SIZES)
 assert_close = partial(torch.testing.assert_close, atol=1e-4, rtol=0)
 assert_equal = partial(torch.testing.assert_close, atol=0, rtol=0)
-
-
-def random_state(shape=SIZES, objectives=(CLM(), MLM()), seed=0, **settings):
-    """A checkpoint's dict with random weights. shape: fields of a ModelConfig. objectives: of its steps."""
-    model = random_weights(Transformer(ModelConfig(**shape)), seed)
-    return state_of(model, SETTINGS | settings, phases=record(*({what: [0]} for what in objectives)))
-
-
-STATE = random_state()
 
 
 @pytest.fixture(scope="module")
@@ -110,44 +99,33 @@ def store(folder, weights, to="model.safetensors"):
     safetensors.save_file(weights, folder / to, {"format": "pt"})
 
 
-def scaled(weights):
-    return {name: 1.5 * x for name, x in weights.items()}
-
-
 def prefix_gone(weights):
     return {name.removeprefix("model."): x for name, x in weights.items()}
 
 
 def shard(folder):
-    """Replace the file with the weights by several and an index, beside one of an older set. Return the first."""
+    """Replace the file with the weights by several and an index, beside one of an older set."""
     transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="150KB")
-    first = min(folder.glob("model-*"))
-    shutil.copy(first, folder / "model-00001-of-00009.safetensors")
+    shutil.copy(min(folder.glob("model-*")), folder / "model-00001-of-00009.safetensors")
     (folder / "model.safetensors").unlink()
-    return first
 
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 DOWN, BIAS = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.bias"
 TIED = dict(tie_word_embeddings=True)
-LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3"
 FILES = [  # what the config of a Llama has of its own, what is done to folder and weights, what the error says
     (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING], EMBEDDING: None}), ""),
-    (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING]}), ""),
     (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING].half(), EMBEDDING: w[EMBEDDING].half().float()}), ""),
     (TIED, lambda f, w: store(f, prefix_gone(w)), ""),
     ({}, lambda f, w: store(f, w | {BIAS: torch.zeros(32)}), ""),
-    ({}, lambda f, w: store(f, scaled(w), "model.fp16.safetensors"), ""),
-    ({}, lambda f, w: store(f, scaled(w), "adapter_model.safetensors"), ""),
+    ({}, lambda f, w: store(f, w | {NORM: w[NORM] + 1}, "model.fp16.safetensors"), ""),
     ({}, lambda f, w: shard(f), ""),
-    ({}, lambda f, w: (shard(f), store(f, scaled(w))), ""),
+    ({}, lambda f, w: (shard(f), store(f, w | {NORM: w[NORM] + 1})), ""),
     (TIED, lambda f, w: store(f, w | {HEAD: w[EMBEDDING] + 1}), "lm_head.weight is another weight: set it to"),
     ({}, lambda f, w: store(f, w | {NORM: None, DOWN: torch.zeros(3), "score": w[HEAD]}),
      r": .*.0.mlp.down_proj.weight: \(3,\), expected \(32, 48\); model.norm.weight: nothing, expected \(32,\); "
      r"score: \(4096, 32\), expected nothing$"),
     ({}, lambda f, w: (f / "model.safetensors").rename(f / "model.fp16.safetensors"), "missing or .* rename a file of"),
-    ({}, lambda f, w: (f / "model.safetensors").write_bytes(b"{"), "model.safetensors is damaged or not a safetensors"),
-    ({}, lambda f, w: shard(f).write_bytes(LFS), "model-00001-of-.* is the pointer of a file in Git LFS.*git lfs pull"),
     ({}, lambda f, w: (f / "adapter_config.json").write_text("{}"), "has an adapter, .*: merge both"),
 ]  # fmt: skip
 
@@ -199,36 +177,31 @@ def test_the_models_of_the_study(exported, tmp_path):
 
 
 def test_new_tokens_begin_as_the_mean(exported, tmp_path):
-    """A vocabulary smaller than the tokenizer's grows; no old logit changes. A sliding window limits seq_len."""
+    """A vocabulary smaller than the tokenizer's grows; no old logit changes."""
     folder, reports = shutil.copytree(exported["llama"], tmp_path / "small"), []
-    configure(folder, dict(vocab_size=4000, model_type="mistral", sliding_window=40))
+    configure(folder, dict(vocab_size=4000))
     weights = stored(folder)
     store(folder, weights | {name: weights[name][:4000] for name in (EMBEDDING, HEAD)})
     grown = checkpoint.load(folder, reports.append)
-    assert grown["config"]["seq_len"] == 40
     for name in "embedding.weight", "head.weight":
         rows = STATE["model"][name][:4000]
         assert_equal(grown["model"][name], torch.cat((rows, rows.mean(0).expand(96, -1))))
     assert "96 new tokens begin as the mean of the 4000 old ones" in reports[0]
 
 
-def test_a_name_on_the_hub_is_downloaded(exported, monkeypatch, tmp_path):
+def test_a_name_on_the_hub_is_downloaded(exported, monkeypatch):
     hub = MagicMock()
     hub.snapshot_download.side_effect = [exported["llama"], exported["llama"], OSError("no network")]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    monkeypatch.chdir(tmp_path)
     assert checkpoint.load_model("hf:org/tiny").config.d_ff == 48 == checkpoint.shape("hf:org/tiny")["d_ff"]
     patterns = ("*.json", "model*.safetensors"), ("config.json",)
     assert hub.snapshot_download.call_args_list == [call("org/tiny", allow_patterns=its) for its in patterns]
     with pytest.raises(DataError, match="hf:org/other: it cannot be downloaded .*no network"):
         checkpoint.load("hf:org/other")
-    (tmp_path / "out").mkdir()  # a folder that is here: a slip, not a name
-    with pytest.raises(DataError, match="out/demo is neither a checkpoint nor a folder with one: no such file"):
-        checkpoint.load("out/demo")
 
 
 def test_train_from_a_folder(train, tmp_path):
-    """The preset with the origin's shape, weights and budget: a Qwen 3, trained and exported."""
+    """With the preset that takes shape and weights of the folder: a Qwen 3."""
     folder = export(random_state(QWEN3, [CLM()]), tmp_path / "tiny", "qwen3")
     prepare(ROOT / "LESSON.md", tmp_path / "data", folder, val_fraction=0.1)
     args = [ROOT / "config/continue.py", *(arg for arg in TINY if not arg.startswith(("--n_", "--d_")))]
@@ -236,11 +209,7 @@ def test_train_from_a_folder(train, tmp_path):
     train(1, *args, f"--data={tmp_path / 'data'}", f"--out_dir={tmp_path / 'out'}", f"--init_from={folder}")
     first = checkpoint.load(tmp_path / "out")
     assert first["config"] == vars(ModelConfig(**QWEN3)) | dict(seq_len=32)
-    assert first["tokenizer_ranks"] == (folder / "tokenizer.json").read_bytes()
     assert_close(first["model"], dict(checkpoint.load_model(folder).state_dict()), atol=1e-6)
-    checkpoint.export(tmp_path / "out", tmp_path / "exported", "qwen3")
-    head = {"head.weight": first["model"]["head.weight"]}  # the folder has none
-    assert_equal(checkpoint.load(tmp_path / "exported")["model"] | head, first["model"])
 
 
 # ----------------------------------------------------------------------------
@@ -259,9 +228,9 @@ def run_card(folder, monkeypatch):
 
 @pytest.mark.parametrize("shape, objective, kind, name", [
     (SIZES, MLM(), "eurobert", "EuroBertForMaskedLM"),
-    (SIZES, MNTP, "eurobert", "EuroBertModel"),
+    (SIZES, MLM(0.4, "before"), "eurobert", "EuroBertModel"),
     (QWEN3, MLM(), "qwen3", "Qwen3Model"),
-    (QWEN3 | dict(tie_embeddings=True), MNTP, "qwen3", "Qwen3Model"),
+    (QWEN3 | dict(tie_embeddings=True), MLM(0.4, "before"), "qwen3", "Qwen3Model"),
 ])  # fmt: skip
 def test_encoders_of_texts(shape, objective, kind, name, tmp_path, monkeypatch):
     """A padded batch of texts in, the mean of the hidden states out, in sentence-transformers as in ours.
@@ -277,8 +246,7 @@ def test_encoders_of_texts(shape, objective, kind, name, tmp_path, monkeypatch):
     with torch.no_grad():
         expected = torch.stack([model(torch.tensor([one]), False)[0].mean(0) for one in ids])
     embedder = library.SentenceTransformer(str(folder), device="cpu")
-    for encode in embedder.encode, embedder.encode_query:  # a model without prompts
-        assert_close(torch.from_numpy(encode(TEXTS)), expected)
+    assert_close(torch.from_numpy(embedder.encode_query(TEXTS)), expected)  # a model without prompts
     found = run_card(folder, monkeypatch)
     assert ("no head that fills in masks" in found["card"]) == (name != "EuroBertForMaskedLM")
     if name == "EuroBertForMaskedLM":
@@ -385,14 +353,12 @@ def test_a_retriever_goes_out_with_its_prompts(tuned, kind):
 
 
 def test_merging_by_the_code_of_the_docs(tmp_path, monkeypatch):
-    """A mean of the weights, which is exported as the encoder."""
-    other = random_state(seed=1)
+    other = random_state(SIZES, seed=1)
     monkeypatch.chdir(tmp_path)
     for name, one in ("encoder", STATE), ("decoder", other):
         os.makedirs(f"out/{name}")
         checkpoint.save(f"out/{name}/ckpt-650.pt", one)
     exec(docs_block("torch.lerp", "hub"), {})
-    checkpoint.export("out/merged.pt", "exported", "eurobert")
     merged = checkpoint.load("out/merged.pt")["model"]
     for name, x in STATE["model"].items():
         torch.testing.assert_close(merged[name], 0.75 * x + 0.25 * other["model"][name])
@@ -422,33 +388,10 @@ def test_onnx_by_the_code_of_the_docs(demo):
     library = pytest.importorskip("onnxruntime")
     exec(docs_block("torch.onnx", "hub"), variables := {})
     session = library.InferenceSession("demo.onnx")
-    for texts in TEXTS[:1], [*TEXTS, "word " * 40]:
-        batch = variables["tokenizer"](texts, padding=True, return_tensors="pt")
-        (found,) = session.run(["hidden"], {name: batch[name].numpy() for name in variables["names"]})
-        real = batch.attention_mask.bool()
-        assert_close(torch.from_numpy(found)[real], variables["model"](**batch).last_hidden_state[real])
-
-
-@pytest.mark.slow
-def test_mteb_by_the_script_of_the_docs(demo, monkeypatch, capsys):
-    """With a made-up task in place of those of the hub."""
-    mteb = pytest.importorskip("mteb")
-    from datasets import Dataset, DatasetDict
-    from mteb.abstasks.sts import AbsTaskSTS
-
-    rng = random.Random(0)
-    columns = {name: rng.choices(WORDS, k=30) for name in ("sentence1", "sentence2")}
-    rows = Dataset.from_dict({**columns, "score": [rng.random() for _ in range(30)]})
-
-    class StandIn(AbsTaskSTS):
-        metadata = mteb.get_task("STSBenchmark").metadata.model_copy(update={"name": "StandIn"})
-
-        def load_data(self, **options):
-            self.dataset, self.data_loaded = DatasetDict({"test": rows}), True
-
-    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [StandIn()])
-    exec(docs_block("import mteb", "hub"), {})
-    assert re.search(r"^StandIn: -?\d+\.\d$", capsys.readouterr().out, re.M)
+    batch = variables["tokenizer"]([*TEXTS, "word " * 40], padding=True, return_tensors="pt")
+    (found,) = session.run(["hidden"], {name: batch[name].numpy() for name in variables["names"]})
+    real = batch.attention_mask.bool()
+    assert_close(torch.from_numpy(found)[real], variables["model"](**batch).last_hidden_state[real])
 
 
 # ----------------------------------------------------------------------------
@@ -477,21 +420,14 @@ def test_an_edited_model_does_not_go_out(tuned, monkeypatch, tmp_path):
         assert {*os.listdir(tmp_path)} <= {"model.pt"}
 
 
-def tuned_state(family, causal=False):
-    return {"fine_tuned": dict(family=family, head={}, settings=dict(causal=causal, max_len=64), task={})}
-
-
+CAUSAL = {"fine_tuned": dict(family="qa", settings=dict(causal=True))}
 ODD, NAN = "ckpt-650.pt: its records are not as", torch.full((4096, 32), math.nan)
 
 
 @pytest.mark.parametrize("shape, changes, kind, message", [  # changes: of the checkpoint's dict
-    (SIZES, tuned_state("qa", True), "eurobert", "fine-tuned with causal=True"),
-    (QWEN3, tuned_state("sc"), "qwen3", "cannot express it .*for sc, norms of queries and keys: True.. There are"),
-    (SIZES, tuned_state("tc"), "llama", "--as=llama cannot express it .*for tc, .*False"),
+    (SIZES, CAUSAL, "eurobert", "fine-tuned with causal=True"),
     (QWEN3, {}, "llama", "--as=llama cannot express it .*for decoder, .*True"),
-    (SIZES, {}, "qwen3", "--as=qwen3 cannot express it .*for encoder, .*False"),
     (SIZES, {"phases": [dict(phase="mlm", steps=1, objectives=None)]}, "eurobert", ODD),
-    (SIZES, {"fine_tuned": {"family": "sc"}}, "eurobert", ODD),
     (SIZES, {"model": STATE["model"] | {"embedding.weight": NAN}}, "eurobert", "not finite"),
 ])  # fmt: skip
 def test_what_cannot_go_out(tmp_path, shape, changes, kind, message):

@@ -44,6 +44,9 @@ def test_a_stream_reads_across_shards_and_keeps_few_open(tmp_path):
     for T in (1, 32, 999):  # the last two span several shards
         windows = stream.windows(np.arange(len(whole) // T), T)
         assert (windows.reshape(-1) == whole[: windows.size]).all()
+    stream.vocab_size = whole.max()
+    with pytest.raises(Damaged, match=r"train-\d*.bin: id (\d+) is outside the vocabulary of \1 ids"):
+        stream.windows(np.arange(len(whole) // T), T)
     open_files = [os.readlink(file) for file in Path("/proc/self/fd").glob("*") if file.is_symlink()]
     assert sum(str(tmp_path) in file for file in open_files) == OPEN_SHARDS * Path("/proc").exists()
 
@@ -60,8 +63,6 @@ def test_a_batch_does_not_depend_on_how_it_is_made(stream, objective, split):
         windows = [*zip([objective, MLM(0.3), MLM(0.3), objective], range(4))]
         parts = [other.batch(step, what, [i]) for what, i in windows]
         torch.testing.assert_close(one.micro_batch(step, windows), joined(parts), rtol=0, atol=0)
-    different = Batches([stream], TOKENIZER, 4, 64, 12, split).batch(7, objective)
-    assert not torch.equal(different["tokens"], one.batch(7, objective)["tokens"])
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 397, 4097])
@@ -111,7 +112,7 @@ def test_the_fingerprint_of_a_mixture_and_what_cannot_be_mixed(mixture, tmp_path
     for fractions in "0.7 0.31", "1.2 -0.2", "0.7 x", "nan 1", "inf 0.5", "0.0001 0.9999":
         with pytest.raises(DataError, match="data=a:.*expected fractions of at most three decimals, whose sum is 1"):
             draws_of("a:{},b:{}".format(*fractions.split()))
-    ranks = read_tokenizer("embedded").content.splitlines(keepends=True)[:256]
+    ranks = TOKENIZER.content.splitlines(keepends=True)[:256]
     (tmp_path / "bytes.tiktoken").write_bytes(b"".join(ranks))
     prepare("embedded", tmp_path / "c", tmp_path / "bytes.tiktoken", max_tokens=9999)
     with pytest.raises(DataError, match="not all prepared with the same tokenizer"):
@@ -166,11 +167,6 @@ class InPlace(CLM):
         return super().examples(w)
 
 
-class Few(CLM):
-    def n_predicted(self, T):
-        return T // 2
-
-
 class Weighted(MLM):
     def examples(self, w):
         shown, targets, *_ = super().examples(w)
@@ -179,10 +175,7 @@ class Weighted(MLM):
 
 
 @pytest.mark.parametrize("objective, message", [
-    (MLM(0.001), "mask_ratio=0.001: it hides 0 of the 64 tokens of a window"),
-    (MLM(1.5), "mask_ratio=1.5: it hides 96 of the 64 tokens of a window"),
     (InPlace(), "read-only"),  # it must return new bounds
-    (Few(), "clm: a window has 63 targets, but n_predicted says 32 at most"),
     (Weighted(0.4), "mlm: a weight is below 0"),
 ])  # fmt: skip
 def test_what_an_objective_must_not_do_is_refused(stream, objective, message):
@@ -228,11 +221,3 @@ def test_masks_are_drawn_anew_each_epoch_uniformly_and_in_their_proportions(stre
     masked, same = shown == TOKENIZER.mask_id, shown == target
     assert shown[~masked & ~same].max() < len(TOKENIZER.ranks)  # ordinary tokens only
     assert [x.float().mean().item() for x in (masked, same)] == pytest.approx([0.8, 0.1], abs=0.01)
-
-
-def test_an_id_outside_the_vocabulary_is_named(data_dir, tmp_path):
-    shutil.copytree(data_dir, tmp_path / "data")
-    np.memmap(tmp_path / "data" / "train-00001.bin", "<u2", "r+")[77] = 4096
-    stream = TokenStream(tmp_path / "data", load_meta(tmp_path / "data"), "train")
-    with pytest.raises(Damaged, match="train-00001.bin: id 4096 is outside the vocabulary of 4096 ids"):
-        stream.windows(np.arange(len(stream) // 32), 32)

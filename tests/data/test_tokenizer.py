@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import pickle
 import random
 import re
@@ -11,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import checkpoint
 import encoder_helpers
 from data.tokenizer import Tokenizer
 from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
 from helpers import ROOT
-from model import ModelConfig, Transformer
 from prepare_helpers import read_documents
-from study_helpers import state_of
 
 SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, if there are any
 TABLES = json.loads((ROOT / "tests/data/tokenizer_files.json").read_text())
@@ -30,7 +26,7 @@ HARD_TEXTS = [*TABLES["texts"], "a" * 5000 + "-" * 5000 + "7" * 500, PLANES]
 def random_texts(count, seed):
     """Pieces of the hard texts, words of the corpus, and any assigned characters, in random order."""
     draw = random.Random(seed)
-    pieces = [*re.findall(r"(?s).{9}", "".join(HARD_TEXTS[2:7])), *re.findall(r" \S+", DOCUMENTS[0])]
+    pieces = [*re.findall(r"(?s).{9}", "".join(HARD_TEXTS[2:7])), *re.findall(r" \S+", DOCUMENT)]
     for _ in range(count):
         chosen = [draw.choice(draw.choice([pieces, ASSIGNED])) for _ in range(draw.choice([3, 10, 30]))]
         yield "".join(chosen)
@@ -38,12 +34,8 @@ def random_texts(count, seed):
 
 BYTES = "".join(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))  # a rank file
 ASSIGNED = [chr(i) for i in range(0x20000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
-DOCUMENTS = list(read_documents("embedded", "text"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return read_tokenizer("embedded")
+DOCUMENT = next(read_documents("embedded", "text"))
+TOKENIZER = read_tokenizer("embedded")
 
 
 @pytest.mark.parametrize("name, spec, vocab_size, special, hello", [
@@ -63,33 +55,29 @@ def test_ids_of_the_known_tokenizers(monkeypatch, name, spec, vocab_size, specia
     for text in HARD_TEXTS:
         ids = one.encode(text)
         assert one.decode(ids) == text and not set(ids) & set(one.special_tokens.values())
-    assert one.decode([one.pad_id])[1:4] == ("EOS" if one.pad_id == one.eos_id else "PAD")
 
 
-def test_mask_in_text(tokenizer):
-    encode, mask = tokenizer.encode, tokenizer.mask_id
+def test_mask_in_text():
+    encode, mask = TOKENIZER.encode, TOKENIZER.mask_id
     # The space before [MASK] is part of what is masked, the one after it is part of the next word.
-    assert tokenizer.encode_masked("The [MASK] is here") == [*encode("The"), mask, *encode(" is here")]
-    assert tokenizer.encode_masked("[MASK][MASK]ing  [MASK]") == [mask, mask, *encode("ing "), mask]
-    assert tokenizer.encode_masked("no mask") == encode("no mask")
-    assert tokenizer.decode(tokenizer.encode_masked("The [MASK] is")) == "The[MASK] is"
-    assert tokenizer.decode([tokenizer.pad_id, tokenizer.bos_id, -100, 4096]) == "[PAD][BOS][UNUSED][UNUSED]"
+    assert TOKENIZER.encode_masked("The [MASK] is here") == [*encode("The"), mask, *encode(" is here")]
+    assert TOKENIZER.encode_masked("[MASK][MASK]ing  [MASK]") == [mask, mask, *encode("ing "), mask]
+    assert TOKENIZER.decode(TOKENIZER.encode_masked("The [MASK] is")) == "The[MASK] is"
 
 
-def test_offsets_of_bytes(tokenizer):
+def test_offsets_of_bytes():
     """Tokens follow each other; one that holds part of a character covers all of it."""
-    ids, offsets = tokenizer.encode_with_offsets("a list, é🙂")
+    ids, offsets = TOKENIZER.encode_with_offsets("a list, é🙂")
     assert offsets[:3] == [(0, 1), (1, 6), (6, 7)] and offsets[-1] == (9, 10)
     assert len(ids) == len(offsets) and all(end > start for start, end in offsets)
-    assert tokenizer.encode_with_offsets("") == ([], [])
-    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")  # half a surrogate pair
-    assert tokenizer.encode_with_offsets("\ud800b")[1][-1] == (1, 2)
+    assert TOKENIZER.encode("a\ud800b") == TOKENIZER.encode("a\ufffdb")  # half a surrogate pair
+    assert TOKENIZER.encode_with_offsets("\ud800b")[1][-1] == (1, 2)
 
 
-def test_long_runs_of_white_space(tokenizer):
+def test_long_runs_of_white_space():
     """A million of them in a row is more than tiktoken's regex engine can take at once."""
     text = "a" + " " * 1_200_000 + "b" + "\n " * 600_000 + "c"
-    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
 
 
 def test_any_other_rank_file_is_known_by_its_content(tmp_path):
@@ -142,23 +130,20 @@ def test_same_ids_and_offsets_as_the_library(kind, hub_folders):
         assert not in_texts & {*ids}, ascii(text)
     if kind == "qwen":  # an added token that is not special is a word
         assert len(ours.encode("<tool>")) == 1 and ours.encode("<tool>")[0] in ours.ordinary_ids
-    text = "The quick brown fox"
-    assert ours.decode(ours.encode(text)) == oracle.decode(oracle.encode(text).ids) != ""
-    assert ours.vocab_size == math.ceil(max(oracle.get_vocab_size(), max(special) + 1) / 128) * 128
     assert not special & {*ours.ordinary_ids} and special | {*ours.ordinary_ids} >= {*oracle.get_vocab().values()}
 
 
-def test_which_tokenizers_are_alike(tokenizer):
+def test_which_tokenizers_are_alike():
     """Prepared data and a model may have the same tokenizer in two formats; see test_out_and_in_again."""
     first, second = b" 1000\n", b" 1001\n"
-    swapped = second.join(part.replace(second, first) for part in tokenizer.content.split(first))
-    for content, change in (swapped, {}), (tokenizer.content, {"pattern": r"\s+|\S"}):
-        other = Tokenizer.from_state(tokenizer.state() | change, content)
-        assert other.encodes_like(other) and not other.encodes_like(tokenizer)
+    swapped = second.join(part.replace(second, first) for part in TOKENIZER.content.split(first))
+    for content, change in (swapped, {}), (TOKENIZER.content, {"pattern": r"\s+|\S"}):
+        other = Tokenizer.from_state(TOKENIZER.state() | change, content)
+        assert other.encodes_like(other) and not other.encodes_like(TOKENIZER)
 
 
 @pytest.mark.parametrize("kind", ["embedded", *TABLES["patterns"], *KINDS], ids=lambda kind: kind[:8])
-def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
+def test_out_and_in_again(kind, hub_folders, tmp_path):
     """What is exported gives the same ids by transformers, with eos at the end, and by us; so do state and file.
 
     A word has the ids that it has inside a sentence, wherever it stands.
@@ -167,12 +152,10 @@ def test_out_and_in_again(kind, hub_folders, tokenizer, tmp_path):
     if kind in KINDS:
         one = read_tokenizer(hub_folders[kind][0])
     else:
-        pattern = tokenizer.pattern if kind == "embedded" else kind
-        one = Tokenizer.from_state(tokenizer.state() | {"pattern": pattern}, tokenizer.content)
-    model = Transformer(ModelConfig(vocab_size=one.vocab_size, n_layer=1, n_head=2, d_model=32, d_ff=32, seq_len=512))
-    own = dict(tokenizer=one.state(), tokenizer_ranks=one.content)
-    checkpoint.save(tmp_path / "ckpt-650.pt", state_of(model, {"init_from": ""}, **own))
-    checkpoint.export(tmp_path / "ckpt-650.pt", tmp_path / "out", "eurobert")
+        pattern = TOKENIZER.pattern if kind == "embedded" else kind
+        one = Tokenizer.from_state(TOKENIZER.state() | {"pattern": pattern}, TOKENIZER.content)
+    shape = dict(n_layer=1, n_head=2, d_model=32, d_ff=32, seq_len=512)
+    encoder_helpers.export(encoder_helpers.random_state(shape, tokenizer=one), tmp_path / "out", "eurobert")
     there = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert there.is_fast and there.bos_token is None and there.model_max_length == 512
     assert (there.mask_token_id, there.pad_token_id, there.eos_token_id) == (one.mask_id, one.pad_id, one.eos_id)
@@ -216,14 +199,9 @@ def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
     assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id, one.vocab_size) == (*expected,)
     assert one.name == "one" and set(expected[:4]) <= set(one.special_tokens.values())
     assert one.encode("3 4 <end> 9") == [3, 4, 0, 0, 0, 9] and one.decode([3, 4, one.mask_id]) == "3 4 [MASK]"
-    if "special_tokens_map" in files:
-        (tmp_path / "one/config.json").write_text('{"model_type": "llama"}')
-        library = pytest.importorskip("transformers").PreTrainedTokenizerFast
-        assert library.from_pretrained(tmp_path / "one").eos_token_id == one.eos_id
 
 
 def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
-    """A panic of the library is no Exception."""
     library = pytest.importorskip("tokenizers")
     one = library.Tokenizer.from_str(small("<s>"))
     one.enable_truncation(2)
@@ -233,10 +211,6 @@ def test_what_a_file_would_cut_pad_or_add_is_not_in_a_text(tmp_path):
     loaded = read_tokenizer(tmp_path)
     assert loaded.encode("3 4 9") == [3, 4, 9] and loaded.encode("") == [] and loaded.encode("\0 \ud800") == [0, 0]
     assert loaded.encode("7 " * 50_000) == [7] * 50_000
-    one.pre_tokenizer = library.pre_tokenizers.Split(library.Regex("(a+)+$"), "isolated")
-    one.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(DataError, match="the tokenizer .* fails on the text 'aaaa.*Onig: .*retry"):
-        read_tokenizer(tmp_path).encode("a" * 50_000 + "b")
 
 
 @pytest.mark.parametrize("name, files, message", TABLES["faults"])
