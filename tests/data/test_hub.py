@@ -450,3 +450,24 @@ def test_an_export_is_whole_or_absent_and_deletes_nothing_of_others(tmp_path, mo
         with pytest.raises((KeyboardInterrupt, OSError)):
             checkpoint.export(path, tmp_path / "another", "eurobert")
         assert sorted(os.listdir(tmp_path)) == ["link", other, "run"]
+
+
+@pytest.mark.slow
+def test_mteb_by_the_script_of_the_docs(demo, monkeypatch, capsys):
+    """With a made-up task in place of those of the hub."""
+    mteb = pytest.importorskip("mteb")
+    from datasets import Dataset, DatasetDict
+    from mteb.abstasks.sts import AbsTaskSTS
+
+    texts = [f"sort the list {i}" for i in range(30)]
+    rows = Dataset.from_dict(dict(sentence1=texts, sentence2=texts[::-1], score=[*range(30)]))
+
+    class StandIn(AbsTaskSTS):
+        metadata = mteb.get_task("STSBenchmark").metadata.model_copy(update={"name": "StandIn"})
+
+        def load_data(self, **options):
+            self.dataset, self.data_loaded = DatasetDict({"test": rows}), True
+
+    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [StandIn()])
+    exec(docs_block("import mteb", "hub"), {})
+    assert re.search(r"^StandIn: -?\d+\.\d$", capsys.readouterr().out, re.M)
