@@ -95,6 +95,15 @@ def test_a_texts_output_does_not_depend_on_its_batch(tmp_path, case):
         assert "hub" in hub_encoder.open_newest(tmp_path)[1]
 
 
+def test_json_that_is_not_needed_is_not_read(folders, tmp_path):
+    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
+    (folder / "vocab.json").write_bytes(b'{"\xff": 1}')
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text("{}")
+    kept = hub_encoder.open_newest(folder)[1]["files"]
+    assert {*kept} == {"config.json", "tokenizer_config.json", "1_Pooling/config.json"}
+
+
 def test_a_folder_without_some_weights_is_refused(folders, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     folder = shutil.copytree(folders["bert"], tmp_path / "bert")
