@@ -80,8 +80,3 @@ def make_result(root, name="mlm", task="sst2", lr=1e-4, seed=1, facts=None, **re
     """Write one result into a folder of results, by default of pure MLM."""
     folder = root / name / task / f"lr-{lr:g}_seed-{seed}"
     return write_result(folder, facts_of(name, **(facts or {})), task=task, lr=lr, seed=seed, **result)
-
-
-def cells(text):
-    """Return the rows of all tables."""
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import signal
 
 import numpy as np
 import pytest
@@ -193,18 +192,3 @@ def test_what_is_counted_is_said_before_training_and_stays_in_the_result(fine_tu
     unknown, cut = "test: labels that training does not have, {'true': 22}", "test: texts cut to 64 tokens"
     assert f"\n{unknown}: 22\n" in before and f"\n{cut}: 3\n" in before
     assert read(folder)["counts"].items() >= {unknown: 22, cut: 3}.items()
-
-
-def test_ctrl_c_stops_without_a_traceback_and_leftovers_of_killed_runs_go(encoder, data, tmp_path):
-    out, log = tmp_path / "out", tmp_path / "out/metrics.jsonl"
-    out.mkdir()
-    for name in ("model.pt.123.partial", "result.json.7.partial", "mine.7.partial"):  # of killed runs, and another file
-        (out / name).write_text("half")
-    more = f"--max_steps=1000000 --epochs=1000000 --eval_interval=1 --init_from={encoder} --out_dir={out}".split()
-    run = Run([*args(data, "sc"), *more], tmp_path / "text", "finetune.py")
-    run.until(lambda: log.exists() and log.read_text())  # the first step is done; it imports a part of PyTorch
-    assert [path.name for path in out.glob("*.partial")] == ["mine.7.partial"]
-    os.kill(run.process.pid, signal.SIGINT)
-    code, text = run.wait()
-    assert code == 1 and "stopped by Ctrl-C" in text and "Traceback" not in text, text
-    assert not (out / "result.json").exists()

@@ -47,14 +47,3 @@ def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
     assert text.startswith("The list" + tokenizer.decode([likeliest]))
     a, b, c = (continue_text(model, tokenizer, "The list", 20, 1.0, seed) for seed in (1, 1, 2))
     assert a == b != c
-
-
-def test_bad_input(encoder, capsys):
-    for args, message in (
-        ([], "nothing to do"),
-        (["--fill=no mask"], "has no [MASK]"),
-        ([f"--fill={'[MASK]' * 65}"], "65 tokens in a row, but this model's seq_len is 64"),
-    ):
-        with pytest.raises(SystemExit) as raised:
-            sample.main([f"--ckpt={encoder}", *args])
-        assert message in f"{raised.value} {capsys.readouterr().err}"

@@ -47,12 +47,6 @@ def test_seeds_and_names():
     assert {(rate, seed) for _, _, rate, seed in points} == {(1e-3, 1), (3e-3, 1), (None, 2)}
 
 
-def test_nothing_that_a_study_gives_is_set_in_a_file_of_a_task(tmp_path):
-    (tmp_path / "my.py").write_text("batch_size = 8\nlr = 1e-3\n")
-    problems = plan_of(tasks=f"sst2 {tmp_path}/my.py").problems
-    assert problems == [f"tasks: sst2: lr is set by the study, not by {tmp_path}/my.py:2"]
-
-
 def branching(cases):
     rows = [(f"row{i}", begins, args) for i, (begins, args, _) in enumerate(cases)]
     mixed = ("mixed", "", "--switch_step=0 --clm_windows=0.25")
@@ -170,10 +164,6 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     checkpoint.path_of(jobs[0].folder, 9).touch()
     begin(jobs[0])  # goes on from there: all stays
     assert json.loads(path.read_text()) == record and (jobs[0].folder / "config.json").exists()
-    for text in ("", "{", "[" * 10**5, "null", "{}", '{"train.py": []}'):
-        path.write_text(text)
-        with pytest.raises(DataError, match=f"{PLANNED_FILE} is damaged: remove it"):
-            refused()
     path.unlink()
     assert refused(b=("a", "--lr=2e-4"))[0] == f"{ours}+{ours}"  # the run is of before there were records
 

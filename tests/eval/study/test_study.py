@@ -3,17 +3,17 @@
 import json
 import os
 import random
+import runpy
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers import ROOT, TINY, WORDS, Run, metrics, succeed
+from helpers import ROOT, TINY, WORDS, Run, flip_bit, metrics, server, succeed
 
 from data.files import is_locked, lock_folder
-from eval.study.jobs import error_of
+from eval.study import jobs
 
 ROWS = (("clm", "", "--switch_step=12"), ("split", "clm@6", "--switch_step=6"))
 
@@ -27,15 +27,6 @@ def tasks_dir(tmp_path_factory):
         rows = "".join(f"{' '.join(rng.choices(WORDS, k=8))}\t{rng.randint(0, 1)}\n" for _ in range(64))
         (folder / "sst2" / file).write_text(f"sentence\tlabel\n{rows}")
     return folder
-
-
-@pytest.fixture
-def tiny_study(data_dir, tasks_dir):
-    """Arguments of a small study: two rows on one task."""
-    shared = " ".join(arg for arg in TINY if not arg.startswith(("--max_steps", "--switch_step", "--keep_last")))
-    args = [f"--train={shared} --data={data_dir} --max_steps=12 --decay_steps=4", f"--runs={ROWS}", "--out_dir=study"]
-    args += ["--tasks=sst2 --max_steps=2", "--rates=1e-3", "--finetune_seeds=1"]
-    return [*args, f"--finetune=--tasks_dir={tasks_dir} --batch_size=8 --dtype=float32"]
 
 
 def start(args, folder):
@@ -57,9 +48,13 @@ def losses(folder):
 
 
 @pytest.mark.slow
-def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_path, encoder):
-    """With a checkpoint that was given beside its rows. Rows may not change."""
-    args, whole, parts = [*tiny_study, "--jobs=1", f"--checkpoints={encoder}"], tmp_path / "whole", tmp_path / "parts"
+def test_a_study_killed_at_any_moment_gives_the_same_results(data_dir, tasks_dir, tmp_path, encoder):
+    """Of two rows and a checkpoint that was given beside them. Rows may not change."""
+    shared = " ".join(arg for arg in TINY if not arg.startswith(("--max_steps", "--switch_step", "--keep_last")))
+    args = [f"--train={shared} --data={data_dir} --max_steps=12 --decay_steps=4", f"--runs={ROWS}", "--out_dir=study"]
+    args += ["--tasks=sst2 --max_steps=2", "--rates=1e-3", "--finetune_seeds=1", "--jobs=1", f"--checkpoints={encoder}"]
+    args.append(f"--finetune=--tasks_dir={tasks_dir} --batch_size=8 --dtype=float32")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
     finish(args, whole)
     kill, end = signal.SIGKILL, signal.SIGTERM
     kills = [(end, "runs/*/ckpt-*.pt", 1), (kill, "runs/*/ckpt-*.pt", 3), (kill, "results/*/*/*/result.json", 1)]
@@ -95,35 +90,38 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(tiny_study, tmp_pat
 
 
 def test_a_job_runs_no_code_that_has_changed_since_the_study_began(tmp_path):
-    job = f'Job("", Path({str(tmp_path)!r}), [], None)'
-    code = f"from pathlib import Path; from eval.study.jobs import Job, run_job; run_job({job}, dict(), dict())"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 1
+    job = jobs.Job("", tmp_path, command=[], result=None)
+    process = server.Process(target=jobs.run_job, args=(job, {}, {}))
+    process.start()
+    process.join()
+    assert process.exitcode == 1
     assert (tmp_path / "output.txt").read_text() == "the code has changed since this study began: start it again\n"
 
 
-def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encoder, tasks_dir, run):
+def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encoder, tasks_dir, monkeypatch, capsys):
+    monkeypatch.setattr(jobs, "start_server", lambda environment: server)  # it has the libraries already
+    study = runpy.run_path(str(ROOT / "eval/study/__main__.py"))["study"]
     broken = tmp_path / "broken/ckpt-7.pt"
     broken.parent.mkdir()
-    data = bytearray(encoder.read_bytes())
-    data[len(data) // 2] ^= 1
-    broken.write_bytes(data)
+    shutil.copy(encoder, broken)
+    flip_bit(broken, byte=encoder.stat().st_size // 2)
     for name in ("films", "other"):  # task files live side by side
         text = 'family = "sc"\ntrain = "sst2/train.tsv"\ntest = "sst2/dev.tsv"\ncolumns = "sentence"\n'
         (tasks_dir / f"{name}.py").write_text(text + 'form = "Film: {}"\n' * (name == "films"))
     args = [f"--checkpoints={broken},{encoder}", f"--out_dir={tmp_path}/r", "--finetune_seeds=1", "--rates=1e-3"]
     args += [f"--tasks={tasks_dir}/films.py,{tasks_dir}/other.py", "--finetune=--max_steps=2 --batch_size=8"]
     elsewhere, failed = (tmp_path / f"r/results/{name}/films/lr-0.001_seed-1" for name in ("tiny-650", "broken-7"))
-    held = lock_folder(elsewhere)
-    sweeping = Run(["sweep", *args], tmp_path / "output", "eval.study")
-    sweeping.until(lambda: (failed / "error.txt").exists() and [*(tmp_path / "r").rglob("result.json")])
-    assert not (elsewhere / "result.json").exists()
-    held.close()  # the other process ends without a result
-    code, output = sweeping.wait()
-    assert code == 1 and "2 failed or could not begin" in output and "(accuracy)" in output, output
-    assert "damaged" in error_of(failed / "error.txt") and "damaged" in output
-    assert len(list((tmp_path / "r").rglob("result.json"))) == 2
+    deadline = time.monotonic() + 60
+    with ThreadPoolExecutor() as pool, lock_folder(elsewhere):  # a process that ends without a result
+        sweep = pool.submit(study, args)
+        while not ((failed / "error.txt").exists() and [*tmp_path.rglob("result.json")]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not (elsewhere / "result.json").exists()
+    assert "2 failed or could not begin" in str(sweep.exception()) and "(accuracy)" in capsys.readouterr().out
+    assert "damaged" in jobs.error_of(failed / "error.txt") and "damaged" in str(sweep.exception())
+    assert len([*tmp_path.rglob("result.json")]) == 2
 
     shutil.copy(encoder, broken)  # mended: what has no result yet is tried again
-    code, output = run(["sweep", *args], "eval.study")
-    assert code == 0 and len(list((tmp_path / "r").rglob("result.json"))) == 4, output
-    assert not (failed / "error.txt").exists() and "sc mean" in output
+    study(args)
+    assert len([*tmp_path.rglob("result.json")]) == 4 and not (failed / "error.txt").exists()

@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy, normalize
 import checkpoint
 import configurator
 from data.objective import CLM, MLM
-from errors import Damaged, DataError
 from eval.tasks.families import Item, nearest_documents, subsample
 from eval.tasks.model import BATCH_TOKENS, TaskModel, predict
 from eval.tasks.readers import Pair, Query, Question, Sentence, Text
@@ -333,14 +332,3 @@ def test_a_saved_model_has_the_answers_and_scores_of_the_one_in_memory(saved, tm
     found, _, others = evaluate(task, model, examples, "test")
     assert found == scores and [x[:2] for x in others] == [x[:2] for x in answers]
     assert len({str(answer.score) for answer in answers}) > 3
-
-
-def test_what_finetune_did_not_save_is_refused(saved, encoder, tmp_path):
-    with pytest.raises(DataError, match="is not a model that finetune.py --save_model=True kept"):
-        load(encoder)
-    saved("sc")
-    state = checkpoint.load(tmp_path / "model.pt")
-    for part in ("settings", "labels", "head", "task"):
-        checkpoint.save(tmp_path / "forged.pt", state | {"fine_tuned": {**state["fine_tuned"], part: None}})
-        with pytest.raises(Damaged, match="forged.pt is damaged or not a checkpoint of this project"):
-            load(tmp_path / "forged.pt")

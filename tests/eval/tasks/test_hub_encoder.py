@@ -17,7 +17,6 @@ import checkpoint
 from errors import DataError
 from eval.study.results import read as read_results
 from eval.tasks import hub_encoder, result
-from eval.tasks.families import subsample
 from eval.tasks.model import pack_texts, predict
 from eval.tasks.readers import Text
 from eval.tasks.result import build, evaluate, origin
@@ -33,22 +32,6 @@ def folders(tmp_path_factory):
     for name in MODELS:
         write_encoder(tmp / name, name)
     return {name: tmp / name for name in MODELS}
-
-
-def fine_tune(state, family):
-    """A few steps as in finetune.py, on 24 examples. Returns the losses and the scores after them."""
-    dataset = load(f"embedded-{family}")
-    task, model = build(settings(dropout=0.0), dataset, state)
-    for name, p in model.head.named_parameters():
-        torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(len(name)))
-    optimizer, losses = torch.optim.AdamW(model.parameters(), 3e-3), []
-    items = [item for example in dataset.train[:24] for item in task.items(example, "train")]
-    for _ in range(6):
-        optimizer.zero_grad()
-        losses.append(task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items))
-        losses[-1].backward()
-        optimizer.step()
-    return torch.stack(losses).tolist(), evaluate(task, model, subsample(dataset.test, 24), "test")[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -75,30 +58,27 @@ def test_texts_have_the_hidden_states_of_the_library_for_each_alone(folders, nam
     assert not any(torch.equal(x, state["model"][k]) for k, x in random_weights.items() if x.dim() == 2)
 
 
-@pytest.mark.parametrize("family", ["sc", "qa"])
-def test_equal_scores_through_the_library_and_through_our_own_model(encoder, tmp_path, family):
+def test_equal_losses_and_gradients_through_the_library_and_through_our_own_model(encoder, tmp_path):
     checkpoint.export(encoder, tmp_path / "eurobert", "eurobert")
-    states = hub_encoder.open_newest(tmp_path / "eurobert")[1], hub_encoder.read_folder(tmp_path / "eurobert")
-    (ours, scores), (theirs, their_scores) = (fine_tune(state, family) for state in states)
-    assert theirs == pytest.approx(ours, rel=1e-4) and ours[-1] < ours[0]
-    assert their_scores == pytest.approx(scores, abs=1e-3) and any(scores.values())
-
-
-def test_the_layer_on_top_of_cls_is_not_counted(folders, tmp_path):
-    state = hub_encoder.open_newest(folders["bert"])[1]
-    facts = origin(state, folders["bert"], "bert", False)
-    theirs = transformers.AutoModel.from_pretrained(folders["bert"], add_pooling_layer=False)
-    assert (facts["parameters"], facts["step"], facts["name"]) == (theirs.num_parameters(), 0, "bert")
-    snapshot = shutil.copytree(folders["bert"], tmp_path / "models--org--bert/snapshots/f00dcafe")
-    assert hub_encoder.open_newest(snapshot)[1]["revision"] == "f00dcafe" and facts["revision"] == ""
+    dataset, found = load("embedded-sc"), []
+    for state in hub_encoder.open_newest(tmp_path / "eurobert")[1], hub_encoder.read_folder(tmp_path / "eurobert"):
+        task, model = build(settings(), dataset, state)
+        items = [item for example in dataset.train[:24] for item in task.items(example, "train")]
+        loss = task.loss(model(**pack_texts([item.ids for item in items], model.capacity)), items)
+        loss.backward()
+        found.append([loss.item(), torch.nn.utils.clip_grad_norm_(model.encoder.parameters(), 1.0).item()])
+    assert found[0] == pytest.approx(found[1], rel=1e-4) and min(found[0]) > 0
 
 
 def test_a_saved_model_predicts_and_is_not_pretrained(folders, saved, tmp_path):
+    state = hub_encoder.open_newest(folders["bert"])[1]
     examples = [Text(text, "no") for text in TEXTS]
-    *_, answers = evaluate(*saved("sc", hub_encoder.open_newest(folders["bert"])[1]), examples)
+    *_, answers = evaluate(*saved("sc", state), examples)
     assert evaluate(*result.load(tmp_path / "model.pt")[1:], examples)[2] == answers
     with pytest.raises(DataError, match="model.pt: its encoder is a model of transformers, which is fine-tuned"):
         checkpoint.export(tmp_path / "model.pt", tmp_path / "exported", "eurobert")
+    theirs = transformers.AutoModel.from_pretrained(folders["bert"], add_pooling_layer=False)
+    assert origin(state, folders["bert"], "bert", False)["parameters"] == theirs.num_parameters()
 
 
 @pytest.mark.parametrize("case", cases("no_encoders"))
@@ -122,21 +102,15 @@ def test_json_that_is_not_needed_is_not_read(folders, tmp_path):
     (folder / "1_Pooling/config.json").write_text("{}")
     kept = hub_encoder.open_newest(folder)[1]["files"]
     assert {*kept} == {"config.json", "tokenizer_config.json", "1_Pooling/config.json"}
-    (folder / "modules.json").write_bytes(b'{"model_type": "bert", "a": "\xff"}')
-    with pytest.raises(DataError, match="modules.json: (not in UTF-8|not a JSON object)"):
-        hub_encoder.open_newest(folder)
 
 
-def test_folders_that_cannot_be_used(folders, tmp_path):
+def test_a_folder_without_some_weights_is_refused(folders, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     folder = shutil.copytree(folders["bert"], tmp_path / "bert")
     weights = safetensors.load_file(folder / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.bias"]
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="tensors are missing: encoder.layer.1.output.dense.bias"):
-        hub_encoder.open_newest(folder)
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(DataError, match="transformers cannot open it"):
         hub_encoder.open_newest(folder)
 
 

@@ -15,7 +15,6 @@ from task_helpers import TOKENIZER, Files, cases, docs_block, load, parts_of, sc
 
 from errors import DataError
 from eval.tasks.families import FAMILIES
-from eval.tasks.metrics import best
 from eval.tasks.readers import SPLITS, Pair, Sentence, Text, by_set
 from eval.tasks.registry import METRICS, TASKS
 from eval.tasks.result import test_set_id as checksum
@@ -100,17 +99,6 @@ def test_labels_that_training_does_not_have_are_counted(files, split, case):
     assert data.counts == ({rule: n} if n else {}) and (not n or f"{rule}: {n}\n" in data.summary())
 
 
-def test_a_task_file_names_your_own_data(files):
-    files.put("own/test.csv", TABLE)
-    files.put("own/a/train.csv", TABLE)
-    text = 'family = "sc"\ntrain = "a/train.csv"\ntest = "test.csv"\ncolumns = "text"\nmetric = "f1"  # main\n'
-    data = load(files.put("own/topics.py", text))
-    assert (data.name, data.family, data.main["field"], len(data.train)) == ("topics", "sc", ["f1"], 8)
-    for name, wrong in (("own/sst2.py", text), ("a.py", 'train = "x"'), ("a.py", text + "print()"), ("a.py", "lr = 1")):
-        with pytest.raises(DataError):
-            load(files.put(name, wrong))
-
-
 @pytest.fixture(scope="module")
 def own_folders(tmp_path_factory):
     files = Files(tmp_path_factory.mktemp("own"))
@@ -160,12 +148,6 @@ def test_other_forms_by_the_lines_of_the_page(files, miniatures):
     run_docs(files.folder, "train.conll")
     path = f"{files.folder}/train.conll"
     assert load(family="tc", train=path, validation=path, test=path).test == [Sentence(["a", "b"], ["B-X", "O"])] * 2
-
-
-def test_missing_files_are_listed_with_where_to_get_them(tmp_path):
-    for name in [name for name, fields in TASKS.items() if "source" in fields]:
-        with pytest.raises(DataError, match=f"^{name}: missing:\n  {tmp_path}.*(\n.*)*https://"):
-            load(name, folder=tmp_path)
 
 
 IDS = "d{}".format, "{:03}".format, "a b {}".format, "é{}".format, 'in "{}"'.format, "'{}'".format, "{}".format, int
@@ -232,9 +214,11 @@ def test_a_folder_is_read_and_scored_as_by_beir(tmp_path, seed):
         run = {query: scores_of(queries[query]) for query in qrels}
         for query, scores in run.items():
             scores.pop(query, None)
-        expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.100"}).evaluate(run).values()
-        for ours, name in (("ndcg@10", "ndcg_cut_10"), ("recall@100", "recall_100")):
-            assert found[ours] == pytest.approx(100 * np.mean([scores[name] for scores in expected]))
+        expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recip_rank", "recall.100"}).evaluate(run)
+        for scores in expected.values():
+            scores["recip_rank"] *= scores["recip_rank"] > 1 / 10.5  # ours is cut at 10
+        for ours, name in (("ndcg@10", "ndcg_cut_10"), ("mrr@10", "recip_rank"), ("recall@100", "recall_100")):
+            assert found[ours] == pytest.approx(100 * np.mean([scores[name] for scores in expected.values()]))
 
     ir, vectors = FAMILIES["ir"](data, TOKENIZER, 64, 0.05, STUDY), np.array([*map(vector, documents.values())])
     for split in (None, "validation", "test"):
@@ -257,9 +241,3 @@ def test_judgments_without_a_document_or_a_query_are_scored_as_0_or_refused(tmp_
     files.qrels("b/qrels/test.tsv", ("q9", "d0", 1))
     with pytest.raises(DataError, match="test.tsv: there are no judgments in it of queries that queries.jsonl has"):
         load(family="ir", corpus=corpus, zero_shot=True)
-
-
-def test_of_documents_of_equal_score_the_last_ids_are_found_also_at_rank_100():
-    ids, scores = [f"{i:04}" for i in range(999)], np.zeros(999, np.float32)
-    scores[[5, 77]] = 1, 2
-    assert [*best(scores, ids)] == ["0077", "0005", *ids[:-100:-1]]
