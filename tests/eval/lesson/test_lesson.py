@@ -21,7 +21,6 @@ from data.objective import CLM, MLM, phase_of
 from data.shards import load_meta
 from data.tokenizer_files import read_tokenizer
 from eval.lesson import explain, gallery
-from eval.lesson.__main__ import main
 from eval.plot import read_metrics
 from eval.sample import fill_in
 from helpers import ROOT, TINY, UNUSED, Run, edited, succeed
@@ -229,17 +228,20 @@ def test_predictions_are_the_models(model):
         assert shown == [f"{each:.1%}" for each in p] * (token != tokenizer.mask_id)
 
 
+lesson = runpy.run_path(str(ROOT / "eval/lesson/__main__.py"))["main"]
+
+
 def test_the_batch_is_the_next_of_the_run(undisturbed, tmp_path, capsys):
     """CLM predicts the next input, MLM what CLM sees at the hidden positions."""
     _, run = undisturbed
-    main([f"--ckpts={run}", "--text=The file of", f"--out={tmp_path}"])
+    lesson([f"--ckpts={run}", "--text=The file of", f"--out={tmp_path}"])
     text, *_ = capsys.readouterr().out.partition("\n\n/")
     assert text + "\n" == Path(__file__).with_name("batch.txt").read_text()
 
 
 def test_the_gallery_draws_the_masks_and_needs_no_network(undisturbed, tmp_path):
     _, run = undisturbed
-    main([f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}", "--text=a < b [MASK]"])
+    lesson([f"--ckpts={run}/ckpt-5.pt,{run}", f"--out={tmp_path}", "--text=a < b [MASK]"])
     page = (tmp_path / "index.html").read_text()
     assert not re.findall("(?:src|href)=", page) and escape("' <'") in page and " <'" not in page
     hidden, _ = explain.example(checkpoint.load(run / "ckpt-5.pt"), tokenizer)["MLM"]
