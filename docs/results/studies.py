@@ -1,6 +1,6 @@
 """Print numbers of the studies' pages, from the results beside each page.
 
-    python docs/results/studies.py cause      # or dose, visible, intervention
+    python docs/results/studies.py cause      # or dose, visible, intervention, ladder
 
 Run it in the main folder: the intervals are computed by the code of this project. results.csv has a line for each
 fine-tuning. instances.npz has the score of each test instance as a numerator and a denominator, under "model seed task
@@ -10,6 +10,7 @@ cf8f1c2, this script also draws the figures of the pages.
 
 import csv
 import io
+import itertools
 import re
 import sys
 import zipfile
@@ -36,6 +37,8 @@ RECIPES = {  # the recipe in a model's name: its name on the pages
     "mntp": "MNTP",
     "random": "random weights",
     "first10-mlm": "the intervention",
+    "clm25": "25 % CLM, then MLM",
+    "first10": "the intervention",
 }
 PAIRS = (
     ("mlm-80-0-20", "mlm-80-20-0"),
@@ -48,9 +51,10 @@ SEEDS_OF_THE_TEST = ("20", "21", "22", "23", "24")  # of study_dose
 
 
 def table(path, name="results.csv"):
-    """Return the rows of a table in a zip file of this folder."""
-    with zipfile.ZipFile(FOLDER / path) as archive:
-        return [*csv.DictReader(archive.read(name).decode().splitlines())]
+    """Return the rows of a table in this folder, or in a zip file of it."""
+    path = FOLDER / path
+    text = path.read_bytes() if path.suffix == ".csv" else zipfile.ZipFile(path).read(name)
+    return [*csv.DictReader(text.decode().splitlines())]
 
 
 def models(rows, pattern, **equal):
@@ -179,10 +183,7 @@ def cause():
     ends = choose(models(rows, "(.+(?<!1e-3))-41M-again"))
     print(f"the chosen rates of {len(ends)} long runs and tasks again:", {its[0]["rate"] for its in ends.values()})
     both = choose(models(rows, "(random)")) | choose(models(rows, "(mlm)-10.2M"))
-    tests = print_scores("random weights", both)
-    for tasks in GROUPS:
-        gain = differences(means_of(tests, "mlm", tasks), means_of(tests, "random", tasks))
-        print(f"pure MLM − random weights, {' and '.join(tasks)}: {with_interval(np.concatenate([*gain.values()]))}")
+    over_seeds("random weights", both, [("mlm", "random")])
     print_rates(rows, "(random)")
     print_rates(rows, "(.+)-10.2M")
 
@@ -208,14 +209,25 @@ def dose():
         print(f"grid, {model}: {mean(tests):.1f}")
 
 
+def over_seeds(title, chosen, pairs):
+    """Print scores, and the differences of pairs of recipes with intervals over the seeds alone."""
+    tests = print_scores(title, chosen)
+    for (a, b), tasks in itertools.product(pairs, GROUPS):
+        by_seed = differences(means_of(tests, a, tasks), means_of(tests, b, tasks))
+        difference = with_interval(each[0] for each in by_seed.values())
+        print(f"{RECIPES[a]} − {RECIPES[b]}, {' and '.join(tasks)}: {difference}")
+
+
 def intervention():
-    rows = table("study_cause/results.zip")
-    rows += csv.DictReader((FOLDER / "study_intervention.csv").read_text().splitlines())
-    ours = {row["seed"] for row in rows if row["model"] == "first10-mlm-10.2M"}
-    tests = print_scores("10.2M", choose(models(rows, r"(.+)-10\.2M", seed=ours)))
-    for other in "clm25-mlm", "mlm", "mlm-80-10-10":
-        by_seed = differences(means_of(tests, "first10-mlm"), means_of(tests, other))
-        print(f"the intervention − {RECIPES[other]}: {with_interval(each[0] for each in by_seed.values())}")
+    rows = table("study_cause/results.zip") + table("study_intervention.csv")
+    pairs = [("first10-mlm", other) for other in ("clm25-mlm", "mlm", "mlm-80-10-10")]
+    over_seeds("10.2M", choose(models(rows, r"(.+)-10\.2M")), pairs)
+
+
+def ladder():
+    pairs = ("clm25", "mlm"), ("first10", "mlm"), ("first10", "clm25")
+    chosen = choose(models(table("study_ladder.csv"), "w64-(.+)-13"))
+    over_seeds("width 64, 13 tokens per block parameter", chosen, pairs)
 
 
 def visible():
