@@ -226,8 +226,7 @@ def intervention():
 
 def ladder():
     pairs = ("clm25", "mlm"), ("first10", "mlm"), ("first10", "clm25")
-    chosen = choose(models(table("study_ladder.csv"), "w64-(.+)-13"))
-    over_seeds("width 64, 13 tokens per block parameter", chosen, pairs)
+    over_seeds("width 64, 5,000 steps", choose(models(table("study_ladder.csv"), "w64-(.+)-13")), pairs)
 
 
 def visible():
