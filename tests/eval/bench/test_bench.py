@@ -68,6 +68,6 @@ def test_the_gpu_script_survives_its_caller(tmp_path):
         assert {*pack.getnames()} >= {"summary", *(f"./{n}.txt" for n in ("parts", "facts", "step--attention=sdpa"))}
     scripts = {"eval.bench.doctor": "eval/bench/doctor.py", "tests/test_gpu.py": ""}
     for command in asked:
-        script, *args = command.removeprefix("-m ").removeprefix("-m pytest ").split()
+        script, *args = command.removeprefix("-m pytest ").removeprefix("-m ").split()
         if script := scripts.get(script, script):
             configurator.load(ROOT / script, args)
