@@ -112,6 +112,7 @@ def test_a_run_learns_its_task_and_shows_its_scores(tuned):
     ("classification_report", "sklearn", r"\n +True .*\n +accuracy .*120\n"),
     ("classification_report", "seqeval", r"\n +COL .*\n +micro avg .*\n"),
     ("evaluate", "torch", r"^{scores}\n(True|False) 0\.\d+\n$"),
+    ("import bm25s", "bm25s", r"^ndcg@10_judged 5\d\."),
 ])  # fmt: skip
 def test_the_lines_of_the_docs(tuned, tagged, data, tmp_path, monkeypatch, capsys, block, module, said):
     """They print the report of classes, score a saved model, and predict."""

@@ -4,7 +4,7 @@
     tc   word         the most frequent tag of each word in the training set
     qa   no_answer    always "no answer"; only where the test set has unanswerable questions
 
-docs/finetuning.md has BM25 and TF-IDF as lines to run.
+docs/finetuning.md has BM25 in a few lines.
 """
 
 from collections import Counter
