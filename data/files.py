@@ -20,12 +20,12 @@ FOREIGN = {
     rb"version https://git-lfs": "the pointer of a file in Git LFS: get the file itself (git lfs pull)",
     rb"\s*(?i:<!doctype html|<html)": "an HTML page, perhaps the error page of a download: get the file again",
     rb"%PDF-|\{\\rtf": "a PDF or RTF: save it as text",
-    rb"PK\x03\x04|Rar!|7z\xbc\xaf": "an archive, as documents and files of torch.save are: unpack it, "
+    rb"PK\x03\x04|Rar!\x1a|7z\xbc\xaf": "an archive, as documents and files of torch.save are: unpack it, "
     "or save it as text or safetensors",
     rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: save its texts as JSON lines, "
     "weights as safetensors",
-    rb"\x1f\x8b|\x28\xb5\x2f\xfd|BZh|\xfd7zXZ": "compressed (gzip, zstd, bzip2 or xz): unpack it",
-    rb"GGUF": "a GGUF file: get the model in safetensors format",
+    rb"\x1f\x8b|\x28\xb5\x2f\xfd|BZh[1-9]1AY|\xfd7zXZ": "compressed (gzip, zstd, bzip2 or xz): unpack it",
+    rb"GGUF.\0": "a GGUF file: get the model in safetensors format",
     rb"ARROW1|\xff{4}": "an Arrow file: save it as parquet",
 }
 NOT_UTF8 = {
@@ -138,7 +138,7 @@ def lock_folder(folder, name="lock", shared=False):
 def open_lock(path, mode):
     """Open a lock file. Raises DataError for a link, a pipe or a folder, which a lock never is, and OSError."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise DataError(f"{path} is no file that this program made: move it away, or give another folder")
+        raise DataError(f"{path} is not a lock file of this program: move it away, or give another folder")
     return open(path, mode, encoding="utf-8", errors="replace")
 
 

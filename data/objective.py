@@ -211,7 +211,10 @@ def look_ahead(groups_of, max_steps, batches):
     one_of_each = {kind_of(what): what for what in set().union(*sampled)}
     for what in one_of_each.values():
         batches.check_repeatable(what)
-    return sampled[:-1], predicts_from(record_of(sampled))
+    phases = []
+    for groups in sampled:
+        add_step(phases, groups)
+    return sampled[:-1], predicts_from(phases)
 
 
 def checksum_of(sampled):
@@ -256,14 +259,6 @@ def add_step(phases, groups):
         its["steps"] += windows / n_windows
         its["mask_ratio"][1:] = ratio, max(ratio, its["mask_ratio"][2])
         its["details"][1] = details
-
-
-def record_of(steps):
-    """Return the record of the phases of some steps, each {objective: its windows}."""
-    phases = []
-    for groups in steps:
-        add_step(phases, groups)
-    return phases
 
 
 def phases_of(state):

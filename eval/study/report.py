@@ -27,7 +27,7 @@ PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # se
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
-OPEN = "**Open: {0} or {1}.** The answer takes results of both on all tasks, with two seeds in common."
+OPEN = "**Open: {0} or {1}.** The answer needs results of both on all tasks, with two seeds in common."
 DESCRIPTION = """\
 Differences in points with 95 % intervals, of the primary pairs if there are any. These are description: the \
 intervals are not corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all \
@@ -37,15 +37,16 @@ The learning rates of fine-tuning that validation chose, over all pretraining se
 a better rate may lie beyond it."""
 ABOUT_LOSSES = """\
 Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
-interval. The masks hide 40 % of the tokens. Compare models with the same data, seq_len and eval_windows only."""
+interval. The masks hide 40 % of the tokens; MNTP predicts them from the position before. Compare models with the \
+same data, seq_len and eval_windows only."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model \
 has several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the \
 rate of fine-tuning that is best on validation data, for each task, among the rates with the most finished runs. A \
-family's score is the mean over its tasks, without those that are measured by a correlation, and the mean of families \
-counts each family alike. A comparison pairs the runs of two models by seed and their answers by test instance. Its \
-interval counts the chance in the seeds and in the sample of test instances ({} resamples). Parameters are \
-those of pretraining, with the output head, as train.py counts them."""
+family's score is the mean over its tasks, without zero-shot ones and those that are measured by a correlation, and the \
+mean of families counts each family alike. A comparison pairs the runs of two models by seed and their answers by test \
+instance. Its interval counts the chance in the seeds and in the sample of test instances ({} resamples). Parameters \
+are those of pretraining, with the output head, as train.py counts them."""
 
 
 # ----------------------------------------------------------------------------

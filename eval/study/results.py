@@ -47,8 +47,8 @@ def read(root, folders, metric, names):
     """Return (rows, failed) of some folders below root. failed: {folder: the last line of its error.txt}.
 
     metric: "field" or "paper". names: {folder of a model below root: (its label, its pretraining seed, the model that
-    it continued or "")}. Where it is missing, the label is the checkpoint's name without the -seed-S that a study gives
-    it. A retrieval task has a row for each set that it searches. Raises DataError: files that are not results.
+    it continued or "")}. For a folder that is not in it, the label is the checkpoint's name without its -seed-S. A
+    retrieval task has a row for each set that it searches. Raises DataError: files that are not results.
     """
     rows, failed = [], {}
     for folder in sorted(folders):
@@ -170,9 +170,9 @@ class Results:
 
     labels: the models in the order of the tables. example: {label: a row}. seeds: {label: its pretraining seeds}.
     by_task: {task: rows}, ordered by family. chosen: {(label, task): the rows at the rates that validation chose}.
-    targets: {title: {task: its weight}}: the mean of the families, the mean of each family over its tasks (on the scale
-    of percentages), where there are several, then each task. The first is the `main_target`. Raises DataError: a run
-    that is there twice, different test sets of a task.
+    targets: {title: {task: its weight}}: the mean of the families, the mean of each family over its tasks (fine-tuned,
+    on the scale of percentages), where there are several, then each task. `main_target`: the first of them that is no
+    correlation and no zero-shot task. Raises DataError: a run that is there twice, different test sets of a task.
     """
 
     def __init__(self, root, rows, failed, labels):
@@ -189,12 +189,12 @@ class Results:
             for row in best(same):
                 row.chosen = True
         self.chosen = group([row for row in rows if row.chosen], "model", "task")
-        self.targets = self.make_targets()
-        self.main_target = next(iter(self.targets), "mean of families")
+        self.targets, self.main_target = self.make_targets()
 
     def make_targets(self):
         one_row = [rows[0] for rows in self.by_task.values()]
-        families = group([row for row in one_row if CORRELATIONS.isdisjoint(row.metrics)], "family")
+        counted = [row for row in one_row if CORRELATIONS.isdisjoint(row.metrics) and not row.result.get("zero_shot")]
+        families = group(counted, "family")
         over_all, means = {}, {}
         for family, rows in families.items():
             for row in rows:
@@ -203,7 +203,8 @@ class Results:
                 means[f"{family} mean"] = {row.task: 1 / len(rows) for row in rows}
         if len(families) > 1:
             means = {"mean of families": over_all, **means}
-        return means | {task: {task: 1.0} for task in self.by_task}
+        main = [*means, *over_all, *self.by_task, "mean of families"][0]
+        return means | {task: {task: 1.0} for task in self.by_task}, main
 
     def score(self, label, target):
         """Return the Score of a model on a target; None if a task is missing."""

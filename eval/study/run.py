@@ -100,7 +100,9 @@ def differs(name, value, before):
     """Return whether a setting had another value. "auto" is what was used; of data only the known content counts."""
     if name == "data":
         value, before = value["fingerprint"], before["fingerprint"]
-    return value not in ("auto", "") and before != "" and json.dumps(value) != json.dumps(before)
+        if "" in (value, before):  # unknown
+            return False
+    return value != "auto" and json.dumps(value) != json.dumps(before)
 
 
 def refusals(script, commands, planned={}, **options):
@@ -168,14 +170,16 @@ def to_train(plan):
 def arguments(run):
     """Return a run's arguments of train.py, without the checkpoint that it begins with."""
     ours = dict(seed=run.train_seed, out_dir=run.folder, keep_last=1, keep_steps=tuple(sorted(run.keep)), resume=True)
-    return run.args + [f"--{name}={value}" for name, value in ours.items()]
+    return [*run.args, "--branch_from=", *(f"--{name}={value}" for name, value in ours.items())]
 
 
 def training(run, processes):
     """Return the Job that starts or resumes a run. The process says if what it begins with is missing."""
     command = [TRAIN, *arguments(run)]
-    if run.parent:
-        command.append(f"--{'branch_from' if run.start else 'init_from'}={run.origin}")
+    if run.start:
+        command += [f"--branch_from={run.origin}", "--init_from="]  # a config file may give one
+    elif run.parent:
+        command.append(f"--init_from={run.origin}")
     if processes > 1:
         torchrun = find_spec("torch.distributed.run").origin
         command = [torchrun, "--standalone", f"--nproc_per_node={processes}", *command]

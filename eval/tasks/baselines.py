@@ -1,4 +1,4 @@
-"""What a fine-tuned encoder has to beat: answers that do not look at the text, or at single words only.
+"""What a fine-tuned encoder has to beat: answers that ignore the text, or look at single words only.
 
     sc   majority     the most frequent class, or number, of the training set
     tc   word         the most frequent tag of each word in the training set

@@ -69,12 +69,10 @@ def one_class(numerators, denominators=1.0):
 
 
 def scores(family, predicted, examples, labels):
-    """Compute the metrics {name: instances}; of qa without token_set_f1, which compares tokens.
+    """Compute the metrics {name: instances} of sc, tc or qa; of qa without token_set_f1, which compares tokens.
 
-    predicted: for each example a label, tags, an answer, or what `retrieval_scores` takes.
+    predicted: for each example a label, tags or an answer.
     """
-    if family == "ir":
-        return retrieval_scores(predicted, examples)
     gold = [example.gold for example in examples]
     if family == "qa":
         return squad(predicted, gold)

@@ -10,7 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from data.loader import to_device
-from errors import progress
+from errors import DataError, progress
 
 BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of a batch of predictions; on a CPU so many suit its caches
 
@@ -113,7 +113,7 @@ def predict(model, items):
     """Run a TaskModel on items, which have a list `ids` of token ids. Leaves the model in training mode.
 
     Returns a list of fp32 arrays in the order of the items: (n_outputs,) for sc, (d_model,) for ir, (tokens of the
-    item, n_outputs) for tc and qa.
+    item, n_outputs) for tc and qa. Raises DataError if an output is not finite.
     """
     device = model.encoder.device
     lengths = [len(item.ids) for item in items]
@@ -129,6 +129,8 @@ def predict(model, items):
     for batch in progress(batches, "scoring", leave=False, disable=len(batches) <= 20):
         packed = pack_texts([items[i].ids for i in batch], model.capacity)
         parts = model(**to_device(packed, device)).cpu()
+        if not parts.isfinite().all():
+            raise DataError("outputs of the model are not finite: try --dtype=float32; else its weights are damaged")
         if not model.pooling:
             parts = parts.split(packed["lengths"].tolist())
         for i, part in zip(batch, parts):

@@ -43,7 +43,7 @@ def choose(cfg, state):
     if cfg.protocol == "study" or cfg.protocol == "auto" and (cfg.max_steps > 0 or "modules.json" not in texts):
         return STUDY
     if cfg.save_model and "hub" not in state:
-        raise DataError("save_model: an exported retriever of this kind follows the study's: give --protocol=study")
+        raise DataError("save_model: an exported model of this kind has the study's protocol: give --protocol=study")
     try:
         return own_protocol({name: json.loads(text) for name, text in texts.items()})
     except MALFORMED as error:

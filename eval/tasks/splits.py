@@ -34,15 +34,16 @@ class Dataset:
     main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics
     task: object = None  # the Task that it was read from, see registry.py
     corpora: dict = field(default_factory=dict)  # ir: {name of a corpus: {document id: text}}, those to search
+    judged: dict = field(default_factory=dict)  # ir: {name of a corpus: ids that validation or test judge}
 
     def search(self, queries, corpus, find):
         """Return the runs of queries of one corpus, as `metrics.retrieval_scores` takes them.
 
         As in BEIR, no query finds the document that has its own id. corpus: {document id: text}, of the documents that
-        are searched. find(ids, rows): returns what `metrics.best` returns, for each query, of documents with these ids,
-        which are these rows of the corpus.
+        are searched. find(ids, rows): for each query, the best (see `metrics.best`) of the documents with these ids;
+        rows are their positions in the corpus.
         """
-        known = wanted(self.validation + self.test)[queries[0].corpus]
+        known = self.judged[queries[0].corpus]
         ids = list(corpus)
         rows = [i for i, document in enumerate(ids) if document in known]
         runs = [{"judged": run} for run in find([ids[i] for i in rows], rows)]
@@ -111,7 +112,7 @@ def main_metrics(task, full_corpus):
 
 
 def label_names(task, train):
-    """Return the labels seen in training: in the order of `task.names`, then "O", then alphabetically.
+    """Return the labels seen in training: in the order of `task.names`, then "O" of tags, then alphabetically.
 
     Of two labels the second is the positive one. Numbers have no names: [].
     """
@@ -123,7 +124,7 @@ def label_names(task, train):
         raise DataError(f"{task.train}: {why}. If others were held out to validate on, give validation")
     if task.regression:
         return []
-    first = [label for label in (*task.names, "O") if label in known]
+    first = [label for label in (*task.names, *"O" * (task.family == "tc")) if label in known]
     labels = first + sorted(known - {*first})
     if "matthews" in task.metrics and len(labels) != 2:
         raise DataError(f"matthews is only for two labels, but there are {len(labels)}: {', '.join(labels)}")
@@ -204,7 +205,7 @@ def retrieval_splits(task, full_corpus, counts):
     rule = "queries with the id of a document, which is left out of their results"
     for query in tested:
         counts[rule] += query.id in searched[query.corpus]
-    return splits | {"train": pairs, "corpora": searched}
+    return splits | {"train": pairs, "corpora": searched, "judged": judged}
 
 
 def judged_queries(table, counts):

@@ -35,7 +35,7 @@ def test_a_lock_is_a_file(tmp_path):
     (tmp_path / "precious").write_text("content")
     for make in os.mkfifo, os.mkdir, partial(os.symlink, "../precious"), partial(os.symlink, "../missing"):
         make(lock)
-        with pytest.raises(DataError, match="lock is no file that this program made: move it away"):
+        with pytest.raises(DataError, match="lock is not a lock file of this program: move it away"):
             lock_folder(tmp_path / "run")
         lock.rename(tmp_path / "run" / f"{len(os.listdir(tmp_path / 'run'))}")
     assert sorted(os.listdir(tmp_path)) == ["precious", "run"]

@@ -130,6 +130,12 @@ def test_what_is_something_else_is_named(tmp_path, name):
                 find_files(tmp_path / name, "text")
 
 
+@pytest.mark.parametrize("text", ["GGUF is a format", "BZh is a name", "Rar! said he"])
+def test_text_that_begins_like_something_else_is_text(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text)
+    assert [*read_file(tmp_path / "a.txt", "text")] == [text]
+
+
 @pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "parquet"])
 def test_damage_is_an_error(tmp_path, kind):
     """A changed byte or a missing end never leads to fewer or to other documents."""

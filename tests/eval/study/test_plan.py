@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import checkpoint
+import configurator
 from data.flops import flops_per_token
 from errors import DataError
 from eval.study import run as carry_out
 from eval.study.branch import Schedule, schedule_problems
 from eval.study.jobs import PLANNED_FILE, begin
-from eval.study.plan import FINETUNE, TRAIN, describe
+from eval.study.plan import DEFAULTS, FINETUNE, TRAIN, describe
 from eval.study.run import arguments, fingerprint, refusals
 from helpers import ROOT
 from model import ModelConfig, Transformer
@@ -45,6 +46,16 @@ def test_seeds_and_names():
     points = plan.points()
     assert len(points) == 8 * (2 + 1) and {seed for _, _, _, seed in points[:16]} == {1}  # a table of one seed is first
     assert {(rate, seed) for _, _, rate, seed in points} == {(1e-3, 1), (3e-3, 1), (None, 2)}
+
+
+def test_a_run_begins_with_what_its_row_says_whatever_a_file_says(tmp_path):
+    (tmp_path / "own.py").write_text('init_from = "x"\nbranch_from = "y"\nswitch_step = 0\n')
+    rows, origins = {"a": "", "b": "a@300", "c": "a"}, []
+    plan = plan_of(runs=tuple((name, begins, f"{tmp_path}/own.py") for name, begins in rows.items()))
+    for run in plan.runs.values():
+        settings, _ = configurator.parse(carry_out.training(run, 1).command[1:], DEFAULTS)
+        origins.append((Path(settings.init_from).parent.name, Path(settings.branch_from).parent.name))
+    assert origins == [("", ""), ("", "a-seed-1"), ("a-seed-1", "")] and plan.runs["a", 1].settings.init_from == "x"
 
 
 def branching(cases):
@@ -164,6 +175,7 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     checkpoint.path_of(jobs[0].folder, 9).touch()
     begin(jobs[0])  # goes on from there: all stays
     assert json.loads(path.read_text()) == record and (jobs[0].folder / "config.json").exists()
+    assert carry_out.differs("init_from", "out/a", "") and carry_out.differs("init_from", "", "out/a")
     path.unlink()
     assert refused(b=("a", "--lr=2e-4"))[0] == f"{ours}+{ours}"  # the run is of before there were records
 

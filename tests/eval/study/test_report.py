@@ -41,6 +41,7 @@ def results_in(root, metric="field"):
 
 
 MAIN = {"cola": {"field": ["matthews"], "paper": ["accuracy"]}, "nq": {"field": [], "paper": ["ndcg@10_judged"]}}
+MAIN["nq0"] = MAIN["nq"]  # zero-shot
 MAIN["msmarco"] = {"field": [], "paper": ["nq/ndcg@10_judged", "mldr/ndcg@10_judged"]}
 MAIN["conll"] = {"field": ["entity_f1"], "paper": ["sentence_macro_f1"]}
 CASES = (HERE / "scores.txt").read_text().strip().split("\n\n")[1:]
@@ -53,18 +54,20 @@ def test_scores_by_hand(tmp_path, case):
         if ";" in line:
             metric, model, target, cell = line.split("; ")
             results, (a, *b) = results_in(tmp_path, metric), model.split(" - ")
+            target = results.main_target if target == "main" else target
             found = results.compare(a, *b, target) if b else results.score(a, target) or "-"
             assert f"{found}, {found.over}" == cell if b else str(found) == cell, line
             continue
         model, task, rate, test, validation = line.split()
-        family, main = {"conll": "tc", "nq": "ir", "msmarco": "ir"}.get(task, "sc"), MAIN.get(task)
+        family, main = {"conll": "tc", "nq": "ir", "nq0": "ir", "msmarco": "ir"}.get(task, "sc"), MAIN.get(task)
         names = sum(main.values(), []) if main else ["accuracy"]
         by_name = lambda numbers: dict(zip(names, map(float, numbers.split("/") * 2)))  # noqa: E731
         facts = dict(seed=int(model[-1])) if "-seed-" in model else {}
         for seed, score in enumerate(test.split(","), 1):
             if score != "-":
                 more = dict(family=family, main=main, test=by_name(score), validation=by_name(validation))
-                make_result(tmp_path, model, task, float(rate), seed, facts, **more)
+                folder = make_result(tmp_path, model, task, float(rate), seed, facts, **more)
+                edit(folder, lambda result: result.update(zero_shot=result["task"] == "nq0"))
 
 
 def test_a_deviation_takes_all_tasks(tmp_path):

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, normalize
 import checkpoint
 import configurator
 from data.objective import CLM, MLM
+from errors import DataError
 from eval.tasks.families import Item, nearest_documents, subsample
 from eval.tasks.model import BATCH_TOKENS, TaskModel, predict
 from eval.tasks.readers import Pair, Query, Question, Sentence, Text
@@ -220,7 +221,8 @@ def test_retrieval_is_scored_on_the_whole_corpus_and_on_the_judged_documents():
     corpora["b"] = {"d2": "green", "d1": "red", "d3": "blue"}
     queries = [Query("q1", "red", {"d1": 1}, "a"), Query("q2", "green", {"d2": 1, "d1": 0}, "a")]
     other = [query._replace(corpus="b", set="s") for query in queries]
-    ir, calls = family("ir", validation=queries, test=queries + other, corpora=corpora), []
+    judged = {"a": {"d1", "d2"}, "b": {"d1", "d2"}}
+    ir, calls = family("ir", validation=queries, test=queries + other, corpora=corpora, judged=judged), []
     vectors = {"Query: red": [1, 0.02, 0], "Query: green": [0, 1, 0], "Document: red": [1, 0, 0]}
     vectors |= {"Document: red too": [1, 0.01, 0], "Document: green": [0, 1, 0], "Document: blue": [0, 0, 1]}
 
@@ -295,6 +297,9 @@ def test_a_text_has_the_same_output_alone_and_in_company(encoder, name, causal, 
         if name == "ir":
             hidden = normalize(hidden, dim=0)
         torch.testing.assert_close(torch.from_numpy(output), model.eval().head(hidden), rtol=1e-4, atol=1e-5)
+    model.encoder.norm.weight[0] = torch.nan
+    with pytest.raises(DataError, match="not finite"):
+        predict(model, items)
 
 
 def test_texts_are_not_packed_if_the_position_in_a_row_matters(saved, monkeypatch):

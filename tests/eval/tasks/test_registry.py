@@ -81,6 +81,7 @@ def test_questions_are_held_out_with_their_context(files):
 def test_labels_come_from_training(files):
     data = own(files, TABLE, "text,label\nx,c\nt1,1\n", validation=files.put("valid.csv", "text,label\nv,1\n"))
     assert data.labels == ["0", "1"] and len(data.train) == 9 and data.validation == [Text("v", "1")]
+    assert own(files, "text,label\n" + "x,A\ny,O\nz,A\nu,O\n" * 9).labels == ["A", "O"]  # "O" is first of tags only
     with pytest.raises(DataError, match="matthews is only for two labels, but there are 3: 0, 1, eggs"):
         own(files, TABLE + "x,eggs\ny,eggs\nz,eggs\n", metric="accuracy,matthews")
     # Nothing to learn from. Of two labels, one was held out to validate on; and two equal texts cannot be divided.
