@@ -211,14 +211,6 @@ def checksum(x):
     return value
 
 
-def not_finite(x):
-    """Return the name of the first tensor of a state dict with a number that is not finite, "" if there is none."""
-    for name, leaf in leaves(x):
-        if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
-            return name
-    return ""
-
-
 # ----------------------------------------------------------------------------
 # The model and the tokenizer in it
 

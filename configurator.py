@@ -42,7 +42,7 @@ def load(script, argv, check=None, command=""):
     protect_output()  # here, because every script begins here
     defaults, about = read_script(script)
     if "--help" in argv or "-h" in argv:
-        print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (a later word wins)\n\n{about}")
+        print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (the last value counts)\n\n{about}")
         sys.exit(0)
     settings, problems = parse([word for word in argv if word != "--check"], defaults)
     if check:

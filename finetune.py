@@ -196,7 +196,7 @@ def fine_tune(cfg):
     result = write_result(cfg, dataset, task, model, run, state)
     took = timedelta(seconds=round(time.perf_counter() - began))
     show(print, table(result))
-    show(print, f"{steps:,} steps, ended by --{ended_by}, and the scoring took {took}; wrote {cfg.out_dir}/result.json")
+    show(print, f"{steps:,} steps (limit: --{ended_by}) and the scoring took {took}; wrote {cfg.out_dir}/result.json")
 
 
 @exit_with_message()

@@ -88,7 +88,7 @@ class ModelConfig:
 
 # A small model for a CPU, and the three models of the paper (which have a vocabulary of 128,256).
 PRESETS = {
-    "demo": dict(n_layer=4, n_head=2, n_kv_head=1, d_model=128, d_ff=320, seq_len=128),
+    "demo": {},  # the defaults above
     "210m": dict(n_layer=12, n_head=12, n_kv_head=12, d_model=768, d_ff=3072, seq_len=2048),
     "610m": dict(n_layer=26, n_head=18, n_kv_head=6, d_model=1152, d_ff=4096, seq_len=2048),
     "1b": dict(n_layer=28, n_head=18, n_kv_head=6, d_model=1728, d_ff=5120, seq_len=2048),
@@ -213,7 +213,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bou
         out = scores.softmax(-1) @ v
     else:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal and bias is None)
-    if doc_start is not None:  # the softmax of a token that sees nothing, such as padding, is meaningless
+    if bias is not None:  # the softmax of a token that sees nothing, such as padding, is meaningless
         out = out.masked_fill(~see.any(-1, keepdim=True), 0)
     return out.transpose(1, 2)  # (B, T, H, D)
 
@@ -444,7 +444,7 @@ def linear_cross_entropy(hidden, weight, targets, weights=None, loss_and_gradien
     """Return the fp32 cross entropy in nats, summed over the predicted tokens.
 
     hidden: (N, d). weight: (V, d). targets: int64 (N,), negative where nothing is predicted. weights: (N,), the
-    weight of each token in the sum, 0 where nothing is predicted; None: all others count 1.
+    weight of each token in the sum, 0 where nothing is predicted; None: each predicted token counts 1.
     """
     if weights is None:
         weights = targets >= 0
@@ -466,7 +466,7 @@ def cross_entropy(logits, targets):
 def plain_loss(logits, targets):
     """Return the training loss of each row with --loss=plain, fp32 (n,). Edit this to train another one.
 
-    Autograd does the rest. Rows without a target do not count. Validation uses `cross_entropy`, which see.
+    Autograd does the rest. Rows without a target do not count. Validation always uses `cross_entropy`.
     """
     return cross_entropy(logits, targets)
 

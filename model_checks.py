@@ -3,6 +3,7 @@
 import warnings
 from functools import lru_cache, partial
 from itertools import product
+from pathlib import Path
 
 import torch
 
@@ -53,39 +54,43 @@ def relative_error(found, exact):
     return largest
 
 
-def check_attention(config, dtype, device, causal, documents, fused=fused_attention, T=304):
+def check_attention(config, dtype, device, causal, documents, fused=fused_attention):
     """Return the largest relative error of the output and gradients of the fused attention for a small random batch.
 
-    The formula in float64 is the measure. T: tokens of a row; 304 are whole blocks of the kernels and a part of one,
-    and a multiple of 16, so that training uses the same compiled kernels. Raises what the kernels raise.
+    The formula in float64 is the measure. Rows have 304 tokens: whole blocks of the kernels and a part of one, and a
+    multiple of 16, so that training uses the same compiled kernels. Raises what the kernels raise.
     """
-    tensors, mask = attention_inputs(config, dtype, device, causal, documents, 2, T)
+    tensors, mask = attention_inputs(config, dtype, device, causal, documents, 2, 304)
     exact = attention_results(exact_attention, *(x.double() for x in tensors), *mask)
     return relative_error(attention_results(fused, *tensors, *mask), exact)
 
 
 @lru_cache  # a study asks for each of its runs
 def loss_is_edited():
-    """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss."""
+    """Whether `plain_loss` of `Transformer.logits` or its gradient is something else than those of the fused loss."""
     transformer = model.Transformer(model.ModelConfig()).eval()
     torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
     t = torch.arange(5)
     batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
-    fused, _ = model.PretrainingLoss(transformer)(batch, causal=True)
-    plain, _ = model.PretrainingLoss(transformer, plain=True)(batch, causal=True)
-    return not torch.allclose(fused, plain, rtol=1e-5)
+    found = []
+    for plain in (False, True):
+        loss, _ = model.PretrainingLoss(transformer, plain)(batch, causal=True)
+        (gradient,) = torch.autograd.grad(loss, transformer.head.weight)
+        found.append(torch.cat((loss[None], gradient.flatten())))
+    return not torch.allclose(*found, rtol=1e-5, atol=1e-5)
 
 
 @lru_cache
 def attention_is_edited(seq_len):
-    """Whether the formula of the attention computes something else than PyTorch's, as after an edit of its mask.
+    """Whether the formula of the attention or its mask is something else than PyTorch's.
 
-    seq_len: the tokens of a row, of which at most 2,048 are compared.
+    seq_len: the tokens of a row, of which at most 16,384 are compared in the mask.
     """
-    config, device = model.ModelConfig(), torch.device("cpu")
-    T = max(304, min(seq_len, 2048))
+    T = min(seq_len, 16_384)
     for causal in (True, False):  # without documents, as PyTorch's attention calls `attention_mask` for them, too
-        if check_attention(config, torch.float32, device, causal, False, pytorch_attention, T) > 1e-3:
+        expected = torch.ones(T, T, dtype=torch.bool).tril(0 if causal else T)
+        error = check_attention(model.ModelConfig(), torch.float32, "cpu", causal, False, pytorch_attention)
+        if error > 1e-3 or not (model.attention_mask(T, causal) == expected).all():
             return True
     return False
 
@@ -135,10 +140,12 @@ def fused_attention_fails(config, dtype, device):
 def set_attention(transformer, device, versions, earlier):
     """Choose "triton" or "sdpa" for a model on a GPU, and note it in `versions`. If it is "sdpa", warn why.
 
-    earlier: a checkpoint's dict, or None. Its backend stays if no version has changed, even where a check might now
-    differ. Rank 0 chooses for all processes.
+    earlier: a checkpoint's dict, or None. Its backend stays if neither a version nor model.py has changed, even where a
+    check might now differ. Rank 0 chooses for all processes.
     """
-    before = dict(earlier["versions"]) if earlier else {}
+    before = {}
+    if earlier and earlier["source"]["model.py"] == Path(model.__file__).read_text(encoding="utf-8"):
+        before = dict(earlier["versions"])
     backend = before.pop("attention", "")
     if before != versions:
         backend = ""

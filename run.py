@@ -42,7 +42,7 @@ RESUME_MAY_CHANGE = set(
     "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps "
     "verify_data device compile recompute deterministic shard".split()
 )
-PARTS = set(  # of a checkpoint, beside `Run.trained`
+NOT_TRAINED = set(  # the parts of a checkpoint beside `Run.trained`
     "step log model optimizer config settings data versions schedule source tokenizer tokenizer_ranks".split()
 )
 PATHS = "out_dir", "data", "branch_from", "init_from"  # settings that may differ between the processes of a run
@@ -98,14 +98,14 @@ CHOICES = {
 }
 
 
-def check(cfg, parts=()):
-    """Yield what is wrong with a run of these settings, one sentence each. parts: some of CHECKS; () means all.
+def check(cfg):
+    """Yield what is wrong with a run of these settings, one sentence each.
 
     `found` carries results from one part to the next: `origin`, the path of a checkpoint that can be read, and
     `config`, the ModelConfig. They stay empty where something was wrong.
     """
     found = SimpleNamespace(origin="", config=None)
-    for part in parts or CHECKS:
+    for part in CHECKS:
         yield from part(cfg, found)
 
 
@@ -186,19 +186,15 @@ def check_folder(cfg, found):
     """Yield why out_dir cannot hold this run: it holds another one, or something that no run wrote."""
     out = Path(cfg.out_dir)
     config = out / "config.json"
-    records = [path for path in (config, out / "metrics.jsonl") if path.exists()]
-    if odd := [path for path in records if not path.is_file()]:  # opening a pipe would wait for ever
-        yield f"{odd[0]} is no regular file: move it away, or give another --out_dir"
-        return
     begun = checkpoint.steps(out)
     if not cfg.resume:
-        if begun or records:
+        if begun or config.exists() or (out / "metrics.jsonl").exists():
             yield f"{out} already holds a run: continue it with --resume=True, or give another --out_dir"
         return
     try:
         if begun:
             _, state = checkpoint.open_newest(out, weights=False)
-            check_same_run(state, cfg, out)
+            yield from run_differences(state, cfg, out)
             return
         interval = cfg.checkpoint_interval
         if config.exists():
@@ -236,8 +232,8 @@ CHECKS = check_settings, check_shape, check_data, check_folder, check_start
 # Is it the same run?
 
 
-def check_same_run(state, cfg, path):
-    """Raise DataError if a checkpoint is of a run with other data or other settings that decide what is learned."""
+def run_differences(state, cfg, path):
+    """Yield a sentence if a checkpoint is of a run with other data or other settings that decide what is learned."""
     before, now = state["settings"], resolve_auto(cfg)
     defaults, _ = read_script(ROOT / "train.py")  # a setting that the run does not know had no effect then
     different = []
@@ -249,7 +245,7 @@ def check_same_run(state, cfg, path):
         if load_data(cfg["data"]).fingerprint != state["data"]:
             different.append(f"the data are not those that the run in {path} was trained on")
     if different:
-        raise DataError(f"{'; '.join(different)}. To change what is learned, start another run with branch_from")
+        yield f"{'; '.join(different)}. To change what is learned, start another run with branch_from"
 
 
 def shape_differences(theirs, ours):
@@ -310,7 +306,7 @@ class Run:
                     from data.prepare import prepare_embedded  # here, because few runs prepare text
 
                     prepare_embedded(cfg.data)
-                problems += check(cfg, (check_shape, check_data, check_folder))  # again: now they cannot change
+                problems += check(cfg)  # again: the folder is locked now, and the data are there
             except (DataError, OSError) as error:
                 problems.append(str(error))
         if problems := runtime.decision_of_rank_0(problems):
@@ -325,7 +321,7 @@ class Run:
         groups_of = partial(objectives.group_windows, objective, cfg, self.train_batches.windows_per_step)
         self.groups_of = lru_cache(8)(groups_of)
         self.sampled, self.predict_from = objectives.look_ahead(groups_of, cfg.max_steps, self.train_batches)
-        self.schedule = objectives.checksum_of(self.sampled)  # another one in each process if it uses hash("a text")
+        self.schedule = objectives.checksum_of(self.sampled)  # differs between processes if it uses hash("a text")
         compare_processes({"what `objective` in train.py returns": self.schedule})
 
     def compare_settings(self):
@@ -383,22 +379,16 @@ class Run:
             self.ddp_loss(batch, part.causal)[0].backward()
             self.ddp_loss.zero_grad(set_to_none=False)
         self.checksums = None  # a Future: the first damaged shard of the data, or None
-        if cfg.verify_data and self.reads_data():
+        paths = [os.path.realpath(folder) for folder in self.data.sources]
+        elsewhere = paths != runtime.decision_of_rank_0(paths)
+        if cfg.verify_data and (elsewhere or os.environ.get("LOCAL_RANK", "0") == "0"):  # once for each node and path
             self.checksums = changed_shard_in_background(self.data)
         if self.rank == 0:
             self.open_records()
         self.received = stop_signals()
         self.step, self.is_complete = self.first, True
         self.phase, self.stopping, self.last, self.switches = "", False, not steps, False
-
-    def reads_data(self):
-        """Return whether this process computes the checksums of the data. All processes call this at the same time.
-
-        One process on each node does, and each whose path to the data is another.
-        """
-        paths = [os.path.realpath(folder) for folder in self.data.sources]
-        elsewhere = paths != runtime.decision_of_rank_0(paths)
-        return elsewhere or os.environ.get("LOCAL_RANK", "0") == "0"
+        self.compiled = set()  # the phases that have begun
 
     def restore(self):
         """Load the newest checkpoint in out_dir with resume, else that of branch_from, else the weights of init_from.
@@ -436,13 +426,14 @@ class Run:
             return
         load_optimizers(self.optimizers, state, path, print0)
         self.first = state["step"]
-        self.trained |= {name: value for name, value in state.items() if name not in PARTS}
+        self.trained |= {name: value for name, value in state.items() if name not in NOT_TRAINED}
         self.resumed = state if setting == "resume" else None
         earlier = state.get("schedule", self.schedule)
         if self.resumed and earlier != self.schedule and state["source"] == self.source:
             raise DataError(
-                f"{path}: `objective` in train.py returned something else then: it may depend on its arguments only. "
-                'For a random choice take data.loader.hashed(cfg.seed, step, window), not hash("a text")'
+                f"{path}: when it was made, `objective` in train.py returned something else. It must depend on its "
+                "arguments only: for a random choice take data.loader.hashed(cfg.seed, step, window), not "
+                'hash("a text")'
             )
 
     def open_records(self):
@@ -497,8 +488,9 @@ class Run:
         trained["seconds"] += time.perf_counter() - self.started
         trained["flops"] += flops.step_flops(self.transformer, groups, cfg.window_split)
         self.step = step + 1
-        earlier, self.phase = self.phase, self.phase_of(step)
-        if self.phase != earlier:
+        self.phase = self.phase_of(step)
+        if self.phase not in self.compiled:
+            self.compiled.add(self.phase)
             self.before = dict(trained)  # the throughput leaves out the first step of a phase, which compiles
         few = len(trained["phases"]) < 5  # phases may also alternate, step by step
         self.switches = few and not self.last and self.phase_of(step + 1) != self.phase
@@ -578,9 +570,10 @@ class Run:
         trained = runtime.whole(self.trained)
         if self.rank > 0:
             return
-        if spoiled := checkpoint.not_finite({"model": model, "optimizer": optimizers, **trained}):
-            self.is_complete = False
-            raise DataError(f"step {step}: {spoiled} is not finite, so it is not saved. {self.restart_advice()}")
+        for name, leaf in checkpoint.leaves({"model": model, "optimizer": optimizers, **trained}):
+            if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
+                self.is_complete = False
+                raise DataError(f"step {step}: {name} is not finite, so it is not saved. {self.restart_advice()}")
         if self.config.tie_embeddings:
             model["head.weight"] = model["embedding.weight"]
         for name, optimizer in optimizers.items():

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import resource
-import sys
 from contextlib import suppress
 from datetime import timedelta
 
@@ -44,7 +43,7 @@ def use_determinism():
     """Make every operation of this process repeatable, bit for bit. An operation that cannot be raises RuntimeError."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a check on PyTorch itself, 5 % of a step
+    torch.utils.deterministic.fill_uninitialized_memory = False  # finds bugs of PyTorch, takes 5 % of a step
     torch.ones(64).exp()  # sets up MKL from one thread: from two, one start in ten differed in its last bits
 
 
@@ -116,7 +115,7 @@ def peak_memory(device):
     """Return the most memory that this process has had, in bytes: of a GPU, or of the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 # ----------------------------------------------------------------------------
@@ -180,8 +179,8 @@ def from_rank_0(state):
 
 
 def scatter(x, like):
-    """Return the shards of a whole tensor that only rank 0 has, as a DTensor. like: a DTensor of that shape."""
-    x = x if dist.get_rank() == 0 else torch.empty(like.shape)
+    """Return the shards of a whole tensor as a DTensor on the devices of `like`. Only the x of rank 0 has values."""
+    x = x if dist.get_rank() == 0 else torch.empty(x.shape)
     return distribute_tensor(x.to(like.device, like.dtype), like.device_mesh, like.placements)
 
 

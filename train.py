@@ -39,7 +39,7 @@ predict_from = "mask"  # which position predicts a hidden token: mask = its own,
 mask_proportions = (1.0, 0.0, 0.0)  # fractions of the hidden tokens: shown as [MASK], as a random token, unchanged
 window_split = "none"  # cut windows into parts that do not see each other: none, random (one cut), document (at eos)
 # --- model ---
-model = "demo"  # the shape: demo, 210m, 610m, 1b, or origin (that of init_from); the fields below change it, 0 keeps it
+model = "demo"  # demo, 210m, 610m, 1b, or origin (of init_from or branch_from); the fields below change it, 0 keeps it
 n_layer = 0  # Transformer blocks
 n_head = 0  # query heads
 n_kv_head = 0  # key and value heads
@@ -75,11 +75,11 @@ keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to 
 # --- machine ---
 device = "auto"  # cuda where there is one, else cpu
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 where the device has it
-attention = "auto"  # triton, sdpa, or reference: the formula, for which attention_mask() in model.py decides
+attention = "auto"  # triton, sdpa, or reference (the plain formula, which follows an edited attention_mask)
 compile = False  # torch.compile the blocks and the loss: pays off on a GPU, costs more than it gains in a short run
 recompute = False  # activation checkpointing: less memory, about a third more compute
 shard = False  # share weights, gradients and optimizer over the processes, for models that do not fit one GPU
-deterministic = False  # bit-for-bit reproducible on a GPU too, slower; always on on a CPU
+deterministic = False  # bit-for-bit reproducible on a GPU too, slower; a CPU always is
 
 
 # ----------------------------------------------------------------------------

@@ -74,16 +74,18 @@ def print_examples(run):
     """Print a few masks filled in and a few prompts continued, by the same weights, above the progress bar."""
     model, tokenizer = run.transformer.eval(), run.tokenizer
     lines = [f"\nat step {run.step}, the end of {title(run.phase)}", "  filled in (causal=False)"]
-    with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
-        for text in FILL:
-            (mask,) = fill_in(model, tokenizer, text, predict_from=run.predict_from)
-            guesses = [f"{token.strip() or token!r} {p:.0%}" for token, p in mask]
-            lines.append(f"    {text}  {', '.join(guesses)}")
-        lines.append("  continued (causal=True, temperature 0.7)")
-        for text in CONTINUE:
-            continued = continue_text(model, tokenizer, text, 24)
-            lines.append("    " + continued.replace("\n", " "))
-    model.train()
+    try:
+        with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
+            for text in FILL:
+                (mask,) = fill_in(model, tokenizer, text, predict_from=run.predict_from)
+                guesses = [f"{token.strip() or token!r} {p:.0%}" for token, p in mask]
+                lines.append(f"    {text}  {', '.join(guesses)}")
+            lines.append("  continued (causal=True, temperature 0.7)")
+            for text in CONTINUE:
+                continued = continue_text(model, tokenizer, text, 24)
+                lines.append("    " + continued.replace("\n", " "))
+    finally:  # a text may be too long for this model
+        model.train()
     run.bar.write("\n".join(lines) + "\n")
 
 

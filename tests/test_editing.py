@@ -225,7 +225,8 @@ def test_an_objective_that_differs_in_each_process_is_not_continued(data_dir, tm
     train(copy, out, data_dir)
     (out / "ckpt-40.pt").unlink()
     code, text = start(copy, out, data_dir, "--resume=True")
-    assert code == 1 and "ckpt-20.pt: `objective` in train.py returned something else then" in text, text
+    assert code == 1 and "ckpt-20.pt: when it was made, `objective` in train.py returned something else" in text, text
+    assert sum(line["tokens_per_s"] is None for line in read_metrics(out)[1:]) == 2  # the first of each phase
 
 
 def test_weights_can_be_frozen(data_dir, tmp_path):

@@ -51,7 +51,15 @@ def test_attention_backends_agree_with_the_definition(causal, documents, T, H, H
 def test_an_edit_of_the_mask_is_seen_at_the_length_of_the_rows(monkeypatch):
     original = model.attention_mask
     monkeypatch.setattr(model, "attention_mask", lambda T, *args: original(T, *args).triu(-400))
-    assert [model_checks.attention_is_edited.__wrapped__(T) for T in (128, 401, 402, 512)] == [False, False, True, True]
+    is_edited = model_checks.attention_is_edited.__wrapped__
+    assert [is_edited(T) for T in (128, 401, 402, 4096)] == [False, False, True, True]
+
+
+def test_a_query_that_sees_nothing_has_an_output_of_0(monkeypatch):
+    q, original = torch.randn(1, 16, 2, 8), model.attention_mask
+    monkeypatch.setattr(model, "attention_mask", lambda T, *args: original(T, *args).tril(-1))
+    for bounds in (None, None), random_documents(1, 16):
+        assert attention(q, q, q, True, *bounds, backend="reference")[0].ne(0).all((1, 2)).tolist()[:2] == [False, True]
 
 
 @pytest.mark.parametrize("documents", [False, True])
@@ -186,6 +194,10 @@ def test_the_plain_loss(monkeypatch):
     monkeypatch.setattr(model.plain_cross_entropy, "__defaults__", (9,))
     fused, plain = (loss_and_gradients(PretrainingLoss(small, plain=plain), batch, False) for plain in (0, 1))
     torch.testing.assert_close(plain, fused, rtol=1e-4, atol=1e-5)
+    is_edited, original = model_checks.loss_is_edited.__wrapped__, model.plain_loss
+    assert not is_edited()
+    monkeypatch.setattr(model, "plain_loss", lambda *args: original(*args).detach() / 2 + original(*args) / 2)
+    assert is_edited()  # the same value, half of the gradient
     monkeypatch.setattr(Transformer, "logits", lambda self, hidden: 2 * torch.tanh(self.head(hidden) / 2))
     capped = PretrainingLoss(small, plain=True)(batch, False)[0]
     monkeypatch.setattr(model, "plain_loss", lambda logits, targets: logits.sum())

@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -93,9 +94,10 @@ def test_on_a_gpu_auto_is_the_kernels(backend):
 def test_a_resumed_run_keeps_its_attention(kernels):
     now = dict(torch="2.13", device="NVIDIA H100")
 
-    def choose(earlier):
+    def choose(earlier, edit=""):
         model, versions = Transformer(ModelConfig()), dict(now)
-        set_attention(model, CPU, versions, earlier and dict(versions=earlier))
+        source = {"model.py": Path(model_checks.model.__file__).read_text() + edit}
+        set_attention(model, CPU, versions, earlier and dict(versions=earlier, source=source))
         assert versions == now | dict(attention=model.attention_backend)
         return model.attention_backend
 
@@ -104,18 +106,35 @@ def test_a_resumed_run_keeps_its_attention(kernels):
     kernels("right")
     for earlier in (now, dict(torch="2.11", device="NVIDIA H100", attention="sdpa"), None):
         assert choose(earlier) == "triton"
+    assert choose(now | dict(attention="sdpa"), "# edited") == "triton"
 
 
 def test_a_fine_tuning_keeps_the_attention_that_its_pretraining_chose(encoder, monkeypatch):
     """So a study asks once, not once for each fine-tuning. In another dtype, a fine-tuning asks again."""
     now, asked = dict(torch="2.13", device="NVIDIA H100"), []
     state = checkpoint.load(encoder) | dict(versions=now | dict(attention="triton"), settings=dict(dtype="bfloat16"))
+    state["source"] = {"model.py": Path(model_checks.model.__file__).read_text()}
     monkeypatch.setattr(result, "versions", lambda device: dict(now))
     monkeypatch.setattr(model_checks, "fused_attention_fails", lambda *args: asked.append(args))
     for dtype, times in ("bfloat16", 0), ("float32", 1):
         with pytest.raises(AttributeError, match="max_len"):  # goes on to the task
             result.build(SimpleNamespace(device="cuda", dtype=dtype, seed=1), SimpleNamespace(family="sc"), state)
         assert len(asked) == times
+
+
+SCATTER = """
+import torch, runtime
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+_, rank, _ = runtime.set_up("cpu", False)
+like = distribute_tensor(torch.zeros(4, 6), init_device_mesh("cpu", (2,)), [Shard(0)])
+rows = torch.arange(4.0)[:, None]
+assert runtime.scatter(rows.to("meta") if rank else rows, like).full_tensor().equal(rows)
+"""
+
+
+def test_optimizer_state_of_another_shape_than_its_weight_is_shared(run_world, tmp_path):
+    (tmp_path / "scatter.py").write_text(SCATTER)
+    assert [code for code, _ in run_world(2, [], tmp_path / "scatter.py")] == [0, 0]
 
 
 def test_with_shards_a_buffer_without_a_value_is_refused():

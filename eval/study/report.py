@@ -43,10 +43,10 @@ HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model \
 has several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the \
 rate of fine-tuning that is best on validation data, for each task, among the rates with the most finished runs. A \
-family's score is the mean over its tasks, without zero-shot ones and those that are measured by a correlation, and the \
-mean of families counts each family alike. A comparison pairs the runs of two models by seed and their answers by test \
-instance. Its interval counts the chance in the seeds and in the sample of test instances ({} resamples). Parameters \
-are those of pretraining, with the output head, as train.py counts them."""
+family's score is the mean over its tasks, without zero-shot ones and those that are measured by a correlation, and \
+the mean of families counts each family alike. A comparison pairs the runs of two models by seed and their answers by \
+test instance. Its interval counts the chance in the seeds and in the sample of test instances ({} resamples). \
+Parameters are those of pretraining, with the output head, as train.py counts them."""
 
 
 # ----------------------------------------------------------------------------

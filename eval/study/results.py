@@ -256,7 +256,10 @@ class Results:
         for task, weight in self.targets[target].items():
             self.resample(task)
             part = "all" if unit == "pretraining_seed" else task.partition("/")[0]
-            by_unit = weight * np.stack([mean_difference(pairs[task][value]) for value in units])
+            by_unit = []
+            for value in units:
+                by_unit.append(weight * np.mean([row.scores - of_b.scores for row, of_b in pairs[task][value]], axis=0))
+            by_unit = np.stack(by_unit)  # (units, 1 + resamples)
             differences[part] += by_unit[:, 0]
             covariances[part] += np.cov(by_unit[:, 1:])
         estimate, half, comparison.p = stats.compare([*zip(differences.values(), covariances.values())])
@@ -314,11 +317,6 @@ class Results:
 def unit_of(pretraining_seeds):
     """Return what an interval is over: pretraining seeds where there are several, else those of fine-tuning."""
     return "pretraining_seed" if len(pretraining_seeds) > 1 else "seed"
-
-
-def mean_difference(pairs):
-    """Return the mean of the differences of scores (1 + resamples,) over some pairs of rows."""
-    return np.mean([row.scores - other.scores for row, other in pairs], axis=0)
 
 
 def common(dicts):

@@ -24,7 +24,6 @@ from eval.tasks.splits import Dataset
 from model_checks import set_attention
 from run import ROOT, versions
 
-MAX_PREDICTIONS = 10_000  # examples of a test set whose predictions are written
 READ = "columns label names form metric outside".split()  # what of a Task the readers need
 NO_PART = ("out_dir", "save_model")  # settings that have no part in the scores
 FILES = [ROOT / "finetune.py", ROOT / "model.py", *sorted(ROOT.glob("eval/tasks/[a-z]*.*"))]
@@ -134,8 +133,7 @@ def write_result(cfg, dataset, task, model, run, state):
         versions=versions(torch.device(cfg.device)),
     )
     out = Path(cfg.out_dir)
-    if len(dataset.test) <= MAX_PREDICTIONS:
-        write_whole(out / "predictions.jsonl", lambda f: f.writelines(prediction_lines(answers, dataset.test)))
+    write_whole(out / "predictions.jsonl", lambda f: f.writelines(prediction_lines(answers, dataset.test)))
     arrays = {name: x.astype(np.float32) for name, x in instances.items()}
     write_whole(out / "instances.npz", lambda f: np.savez_compressed(f, **arrays))
     write_json(out / "result.json", result)

@@ -1,5 +1,6 @@
 """What the windows of a step train, and the record of what a run has trained."""
 
+import dataclasses
 import math
 
 import pytest
@@ -39,6 +40,12 @@ def test_an_objective_and_a_class_based_on_it_share_no_micro_batch():
     Based = type("Based", (MLM,), {})
     [parts] = of_ranks(lambda step, window, n_windows, cfg: [MLM, Based][window % 2](), 1, 24)
     assert [[type(what) for what, _ in part.windows] for part in parts] == [[MLM] * 12, [Based] * 12]
+
+
+def test_the_checksum_of_a_schedule_counts_fields_but_not_addresses():
+    Span = dataclasses.make_dataclass("Span", [("span", object, 3)], bases=(MLM,), frozen=True)
+    a, b, c, d = (module.checksum_of([{Span(span=span): range(4)}]) for span in (3, 4, lambda: 3, lambda: 4))
+    assert a != b and c == d
 
 
 def test_windows_may_be_left_out_but_not_all():

@@ -1,5 +1,7 @@
 """eval/sample.py: fill in, continue."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -38,6 +40,14 @@ def test_the_command_goes_by_the_record(model, encoder, tmp_path, capsys):
     (best,) = fill_in(model, tokenizer, "[MASK] b", predict_from="before")
     expected = "mask 1: " + ", ".join(f"{token!r} {p:.1%}" for token, p in best)
     assert capsys.readouterr().out.startswith(f"{expected}\nThe")
+
+
+def test_a_text_that_is_too_long_leaves_the_model_in_training(model):
+    model.config.seq_len = 4
+    with pytest.raises(ValueError, match="seq_len is 4"):
+        run = SimpleNamespace(transformer=model, tokenizer=tokenizer, step=1, phase="mlm", predict_from="mask")
+        sample.print_examples(run)
+    assert model.training
 
 
 def test_continue_is_greedy_or_seeded_and_may_outgrow_the_window(model):
