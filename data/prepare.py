@@ -108,10 +108,10 @@ def encode_piece(folder, files, tokenizer, cfg, number, ranges):
 
 
 def encoded_documents(files, tokenizer, cfg, ranges, limit=math.inf):
-    """Yield (split, tokens, bytes of text) of each document of a piece. Raises DataError if a file is not what it was.
+    """Yield (split, tokens, bytes of text) of each document of a piece, no tokens of one without text.
 
     A hash of the text chooses the split, so that a document keeps it when the corpus grows. The piece ends before the
-    document with which train would have more than `limit` tokens.
+    document with which train would have more than `limit` tokens. Raises DataError if a file is not what it was.
     """
     dtype = token_dtype(tokenizer.vocab_size)
     eos = np.array([tokenizer.eos_id], dtype)
@@ -119,6 +119,9 @@ def encoded_documents(files, tokenizer, cfg, ranges, limit=math.inf):
     for index, start, end in ranges:
         path = paths[index]
         for text in read_file(path, cfg.text_field, start, end):
+            if not text:
+                yield "train", eos[:0], 0
+                continue
             data = text.encode("utf-8", "surrogatepass")  # JSON may hold half a surrogate pair
             draw = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
             split = "val" if draw < cfg.val_fraction else "train"
@@ -237,6 +240,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
     for name, split in meta["splits"].items():
         counts = f"{split['documents']:,} documents, {split['tokens']:,} tokens"
         print(f"{out.name}, {name}: {counts}, {split['bytes'] / split['tokens']:.2f} bytes per token")
+        if split["empty"]:
+            print(f"left out: {split['empty']:,} documents without text")
     return meta
 
 

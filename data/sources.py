@@ -248,7 +248,7 @@ def find_files(source, text_field):
 
 
 def read_file(file, text_field, start=0, end=END):
-    """Yield the text of each document of a range of a file that is not empty. Raises DataError."""
+    """Yield the text of each document of a range of a file, "" for one without text. Raises DataError."""
     place = "the start"
     try:
         for place, record in reader_of(file)(file, text_field, start, end):
@@ -257,8 +257,7 @@ def read_file(file, text_field, start=0, end=END):
             text = record[text_field]
             if not isinstance(text, str | None):
                 raise DataError(f"{place}: no string in the field {text_field!r} but {text!r:.50}")
-            if text and not text.isspace():
-                yield text
+            yield "" if not text or text.isspace() else text
     except Exception as error:  # each library has errors of its own for damage
         if start > 0:
             for _ in read_file(file, text_field):  # it meets the fault again, and counts lines from the file's start

@@ -22,6 +22,7 @@ from data.shards import SPLITS, digest, fingerprint, sha256_of, token_dtype
 from errors import DataError
 
 LOCK = "prepare.lock"
+COUNTED = "documents", "empty", "tokens", "bytes"  # of each split; "empty": documents without text, left out
 
 
 @contextlib.contextmanager
@@ -78,7 +79,7 @@ def make_piece(folder, number, encoded):
 def write_shards(folder, number, encoded):
     """Write a shard of each split. encoded: see `make_piece`.
 
-    Returns {split: {"file": its name, "documents": how many, "tokens": ..., "bytes": ..., "sha256": ...}}.
+    Returns {split: {"file": its name, "sha256": ..., and how many it has of each of COUNTED}}.
     """
     record, files = {}, {}
     with contextlib.ExitStack() as stack:
@@ -86,10 +87,10 @@ def write_shards(folder, number, encoded):
             path = folder / "shards" / f"{split}-{number:05d}.bin"
             path.unlink(missing_ok=True)  # it could be a link
             files[split] = stack.enter_context(open(path, "wb"))
-            record[split] = {"file": path.name, "documents": 0, "tokens": 0, "bytes": 0}
+            record[split] = {"file": path.name, **dict.fromkeys(COUNTED, 0)}
         for split, tokens, size in encoded:
             files[split].write(tokens)
-            record[split]["documents"] += 1
+            record[split]["documents" if size else "empty"] += 1
             record[split]["tokens"] += len(tokens)
             record[split]["bytes"] += size
     for split, file in files.items():
@@ -120,7 +121,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
         if not parts:
             shutil.rmtree(folder)  # going on would not help
             raise DataError(f"no text is left for the {name} split: give more text, or a larger max_tokens")
-        splits[name] = {key: sum(part[key] for part in parts) for key in ("documents", "tokens", "bytes")}
+        splits[name] = {key: sum(record[name][key] for record in records) for key in COUNTED}
         splits[name]["shards"] = parts
         files = [shards / part["file"] for part in parts]
         splits[name]["sha256"] = sha256_of(files)

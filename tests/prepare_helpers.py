@@ -35,7 +35,7 @@ def write_texts(path, texts):
 def read_documents(source, field):
     """Yield the documents of a source as strings."""
     for file in find_files(source, field)[0]:
-        yield from read_file(file, field)
+        yield from filter(None, read_file(file, field))
 
 
 def tokens(folder, split):

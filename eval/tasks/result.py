@@ -158,16 +158,13 @@ def table(result):
     for name, scores in result["baselines"].items():
         columns[f"{name} (baseline)"] = scores
     row = "{:24}" + "{:>23}" * len(columns)
-    title = "zero-shot, in percent" if result["zero_shot"] else "in percent"
-    lines = [row.format(title, *columns)]
+    lines = [row.format("in percent", *columns)]
     main = metrics.main_of(result["main"])
     for metric in columns["test"]:
         cells = []
         for scores in columns.values():
             cells.append(f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "")
         lines.append(row.format(metric + " (main)" * (metric in main), *cells))
-    if result["family"] == "ir":
-        lines.append(f"texts become vectors by {result['protocol']} protocol")
     return "\n".join(lines)
 
 

@@ -52,6 +52,12 @@ def test_a_prepared_folder(sources, tmp_path, monkeypatch):
         assert tokens(tmp_path / dtype, "train") == expected
 
 
+def test_documents_without_text_are_left_out_and_counted(tmp_path, capsys):
+    write_texts(tmp_path / "in.jsonl", [*many_documents(50), None, " ", ""])
+    assert prepare(tmp_path / "in.jsonl", tmp_path / "out", val_fraction=0.3)["splits"]["train"]["empty"] == 3
+    assert "\nleft out: 3 documents without text\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("fraction", [0.01, 0.49])
 @pytest.mark.parametrize("text", ["one " * 1000, "two " * 1000])  # the hash puts "two" into val
 def test_a_single_book(tmp_path, text, fraction):
