@@ -165,6 +165,8 @@ def table(result):
         for scores in columns.values():
             cells.append(f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "")
         lines.append(row.format(metric + " (main)" * (metric in main), *cells))
+    if result["family"] == "ir":
+        lines.append(f"zero-shot: {result['zero_shot']}; texts become vectors by {result['protocol']} protocol")
     return "\n".join(lines)
 
 
