@@ -36,8 +36,8 @@ def unfinished_folder(out, plan, part=""):
     for path in partial.glob("*"):
         if path.name not in (plan, LOCK):
             raise DataError(
-                f"{path} was made by no preparation of these files, as they are now, with these settings: give the "
-                "files and settings of then, choose another --out, or remove what you do not need"
+                f"{path} is not of this preparation: source, tokenizer, val_fraction, text_field or shard_bytes is "
+                "another, or a file has changed. Give the same, choose another --out, or remove what you do not need"
             )
     with lock_folder(partial, LOCK, shared=bool(part)):
         folder = partial / plan
