@@ -29,13 +29,15 @@ def write_study(folder, loss=3.37, score=67.0, seeds=(5, 6, 7, 8, 9), without=""
         settings = SETTINGS | {"seed": seed} | {name: changes[name] for name in changes if name in SETTINGS}
         shape = MODEL | {name: changes[name] for name in changes if name in MODEL}
         facts = dict(settings=settings, model=shape, data_fingerprint=changes.get("data_fingerprint", FINGERPRINT))
+        facts["parameters"] = changes.get("parameters", 3_081_344 if "d_ff" in changes else 2_884_736)
         (run / "config.json").write_text(json.dumps(facts))
-        last = dict(step=changes.get("step", 3000), flops=changes.get("flops", 3.3e13))
+        last = dict(step=changes.get("step", 3000), flops=changes.get("flops", 3.3e13), tokens=6_144_000)
         lines = [{"step": 2980, "flops": 3.2e13}, last | dict(val_mlm_loss=loss + place / 100)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         for task in {"conll2003", "scifact"} - {without}:
             best = dict(pretraining_seed=seed, task=task, lr=0.001, seed=1, test=score + place, chosen=True)
-            rows += [best | dict(lr=lr, test=99.0, chosen=False) for lr in rates[1:]]  # validation did not choose them
+            best |= dict(step=changes.get("tuned_step", 3000), validation=changes.get("validation", 70))
+            rows += [best | dict(lr=lr, test=99.0, chosen=False, validation=69) for lr in rates[1:]]  # not chosen
             rows += [best | dict(seed=number) for number in range(1, 1 + finetune_seeds)]
     (folder / "report").mkdir()
     with open(folder / "report/results.csv", "w", newline="") as file:

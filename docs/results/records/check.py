@@ -98,20 +98,24 @@ def mean_scores(study):
     return {seed: mean(mean(tests[seed, task]) for task in TASKS) for seed in seeds}
 
 
-def fine_tuning_problems(study):
+def fine_tuning_problems(study, runs):
     """Yield each model and task that is not fine-tuned as the rules say, one sentence each."""
-    tried, chosen = {}, {}
+    models = {}
     for row in read_results(study):
-        model = row["pretraining_seed"], row["task"]
-        tried.setdefault(model, set()).add(float(row["lr"]))
-        chosen.setdefault(model, set())
-        if row["chosen"] == "True":
-            chosen[model].add(row["seed"])
-    for (seed, task), rates in tried.items():
-        if sorted(rates) != RATES:
-            yield f"seed {seed}, {task}: fine-tuned at {sorted(rates)}, must be {RATES}"
-        if len(chosen[seed, task]) != 2:
-            yield f"seed {seed}, {task}: {len(chosen[seed, task])} seeds of fine-tuning at the chosen rate, must be 2"
+        models.setdefault((int(row["pretraining_seed"]), row["task"]), []).append(row)
+    for (seed, task), rows in models.items():
+        rates = sorted({float(row["lr"]) for row in rows})
+        if rates != RATES:
+            yield f"seed {seed}, {task}: fine-tuned at {rates}, must be {RATES}"
+        chosen = [row for row in rows if row["chosen"] == "True"]
+        if len({row["seed"] for row in chosen}) != 2:
+            yield f"seed {seed}, {task}: {len(chosen)} seeds of fine-tuning at the chosen rate, must be 2"
+        best = max((row for row in rows if row["seed"] == "1"), key=lambda row: float(row["validation"]))["lr"]
+        if {row["lr"] for row in chosen} != {best}:
+            yield f"seed {seed}, {task}: validation chooses the rate {best}, but the score is that of another one"
+        steps = {int(row["step"]) for row in rows}
+        if seed in runs and steps != {runs[seed][1][-1]["step"]}:
+            yield f"seed {seed}, {task}: fine-tuned after {sorted(steps)} steps, not at the end of its run"
 
 
 def problems(study, runs, scores):
@@ -124,7 +128,7 @@ def problems(study, runs, scores):
         used = set(read_runs(record)) & set(runs)
         if used:
             yield f"seeds: {record.stem} has used {sorted(used)}"
-    yield from fine_tuning_problems(study)
+    yield from fine_tuning_problems(study, runs)
     for seed, (config, lines) in runs.items():
         settings, model = config["settings"], config["model"]
         if config["data_fingerprint"] != FINGERPRINT:
@@ -139,10 +143,15 @@ def problems(study, runs, scores):
         except (TypeError, ValueError) as error:
             yield f"seed {seed}: model.py here does not make its model ({error}): use the code of the runs"
             continue
+        if parameters != config["parameters"]:
+            more = f"{config['parameters']:,} parameters in the run, {parameters:,} by model.py here"
+            yield f"seed {seed}: {more}: use the code of the runs"
         if parameters > PARAMETERS:
             yield f"seed {seed}: {parameters:,} parameters, at most {PARAMETERS:,}"
         if lines[-1]["step"] != settings["max_steps"]:
             yield f"seed {seed}: the log ends at step {lines[-1]['step']} of {settings['max_steps']}"
+        if lines[-1]["tokens"] > settings["max_steps"] * FIXED["global_batch_tokens"]:
+            yield f"seed {seed}: {lines[-1]['tokens']:,} tokens are more than those of {settings['max_steps']} steps"
     if None in final_losses(runs):
         yield "the last line of a log has no validation loss"
 
@@ -173,7 +182,7 @@ def main(study, kept=None):
     if records := earlier(study):
         most_flops, most_loss, least_score = targets(records)
         print(f"for a record: flops below {most_flops:.3g}, loss at most {most_loss:.4f}, score {least_score:.2f}")
-        if flops >= most_flops or loss > most_loss or score < least_score:
+        if not (flops < most_flops and loss <= most_loss and score >= least_score):  # a NaN is no record
             sys.exit("not a record")
     if kept:
         keep(study, kept)
