@@ -12,7 +12,7 @@ import torch
 
 import checkpoint
 import configurator
-from data.objective import describe, predicts_from
+from data.objective import CLM, MLM, describe, predicts_from
 from eval.study.branch import Schedule
 from helpers import (
     ROOT, TINY, UNUSED, Run, assert_same_end, assert_same_losses, copy_up_to, edited, metrics, succeed,
@@ -63,7 +63,7 @@ def cosine(copy, out, log, before, text):
     schedule = Schedule(SimpleNamespace(settings=settings, start=0, max_steps=40), copy / "train.py")
     rates = [schedule.learning_rate(step, schedule.cfg) for step in range(40)]
     assert rates == pytest.approx([line["lr"] for line in log[1:]]) and schedule.cfg["lr"] == schedule.cfg.lr
-    assert [{*schedule.trained(step)[1]} for step in (7, 8)] == [{"clm"}, {"mlm"}]
+    assert [{*schedule.trained(step)[1]} for step in (7, 8)] == [{CLM()}, {MLM()}]
 
 
 def normuon(copy, out, log, before, text):
