@@ -197,6 +197,7 @@ NOT_FOLLOWED = {  # what a run says: a file, a text of it, and what is there ins
     "loss=fused: it differs from --loss=plain": (
         "model.py", "    return cross_entropy(logits, targets)\n", "    return 2 * cross_entropy(logits, targets)\n"),
     "loss=fused": ("model.py", "return self.head(hidden)", "return 30 * torch.tanh(self.head(hidden) / 30)"),
+    "mask_ratio=0.0: it hides 0 of": ("train.py", "MLM(cfg.mask_ratio,", "MLM(cfg.mask_ratio * (step < 38),"),
     "mlm: its examples of a window differ from call to call": (
         "data/objective.py", "        random = w.random()\n",
         "        random = np.random.default_rng().integers(0, 2**63, w.tokens.shape).astype(np.uint64)\n"),
