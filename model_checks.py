@@ -65,14 +65,14 @@ def check_attention(config, dtype, device, causal, documents, fused=fused_attent
 
 
 @lru_cache  # a study asks for each of its runs
-def loss_is_edited():
-    """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss."""
+def loss_is_edited(causal):
+    """Whether `plain_loss` of `Transformer.logits` is something else than the fused loss, with this mask."""
     transformer = model.Transformer(model.ModelConfig()).eval()
     torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
     t = torch.arange(5)
     batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
-    fused, _ = model.PretrainingLoss(transformer)(batch, causal=True)
-    plain, _ = model.PretrainingLoss(transformer, plain=True)(batch, causal=True)
+    fused, _ = model.PretrainingLoss(transformer)(batch, causal)
+    plain, _ = model.PretrainingLoss(transformer, plain=True)(batch, causal)
     return not torch.allclose(fused, plain, rtol=1e-5)
 
 

@@ -195,7 +195,7 @@ def replaced(folder, file, before, after):
 NOT_FOLLOWED = {  # what a run says: a file, a text of it, and what is there instead
     "attention=auto: `attention_mask` in model.py is edited, give --attention=reference": NEAR,
     "loss=fused: it differs from --loss=plain": (
-        "model.py", "    return cross_entropy(logits, targets)\n", "    return 2 * cross_entropy(logits, targets)\n"),
+        "model.py", "loss = plain_loss if", "loss = (lambda *x: (2 - causal) * plain_loss(*x)) if"),
     "loss=fused": ("model.py", "return self.head(hidden)", "return 30 * torch.tanh(self.head(hidden) / 30)"),
     "mask_ratio=0.0: it hides 0 of": ("train.py", "MLM(cfg.mask_ratio,", "MLM(cfg.mask_ratio * (step < 38),"),
     "mlm: its examples of a window differ from call to call": (
