@@ -20,7 +20,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from data.files import foreign
+from data.files import NOT_UTF8, foreign
 from data.tokenizer import optional_package
 from errors import DataError
 
@@ -75,6 +75,8 @@ def read_lines(path, start, end):
     with open_lines(path) as lines:
         if start > 0:  # what is compressed begins at 0
             lines.seek(start)
+        elif what := foreign(lines.peek(), NOT_UTF8):
+            raise DataError(f"it is {what}")
         position = start
         for number, line in enumerate(lines, 1 if start == 0 else 2):
             if position >= end:

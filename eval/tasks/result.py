@@ -160,8 +160,7 @@ def table(result):
     for name, scores in result["baselines"].items():
         columns[f"{name} (baseline)"] = scores
     row = "{:24}" + "{:>23}" * len(columns)
-    title = "zero-shot, in percent" if result["zero_shot"] else "in percent"
-    lines = [row.format(title, *columns)]
+    lines = [row.format("zero-shot, in percent" if result["zero_shot"] else "in percent", *columns)]
     main = metrics.main_of(result["main"])
     for metric in columns["test"]:
         cells = []

@@ -87,10 +87,9 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     runs = branching([("clm@100", "--switch_step=100 --max_steps=400", ""), ("clm@9", "--switch_step=9", "")]).runs
     ((name, why),) = schedule_problems(runs.values(), grows)
     assert name == "row0-seed-1" and "trains 34.4% clm, 65.6% left out, there" in why
-
     falls = tmp_path / "falls.py"
     falls.write_text(text.replace("MLM(cfg.mask_ratio,", "MLM(cfg.mask_ratio - 0.3 * step / cfg.max_steps,"))
-    runs = branching([("mlm@9", f"--switch_step=0 {more}", "") for more in ("--max_steps=400", "--mask_ratio=0.5")]).runs
+    runs = branching([("mlm@9", f"--switch_step=0 {x}", "") for x in ("--max_steps=400", "--mask_ratio=0.5")]).runs
     assert [*dict(schedule_problems(runs.values(), falls))] == ["row0-seed-1"]
 
 
