@@ -200,7 +200,7 @@ def csv_fields(path, **dialect):
 # "# text = ..." and "# newdoc" in CoNLL-U style files stand before the first word of a sentence. A word "#" does not
 # match, because other columns follow it.
 COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b")
-TAG = re.compile(r"O|[BIES]-.+")
+TAG = re.compile(r"O|[BIES]-.*\S")
 
 
 def to_bio(tags, outside=()):
