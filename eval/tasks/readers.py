@@ -190,7 +190,7 @@ def csv_fields(path, **dialect):
             yield f"{path}, line {number}", fields
             number = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+        raise DataError(f"{path}, line {number}: {error}. Is a quote missing or too much in this row?") from None
 
 
 # ----------------------------------------------------------------------------
