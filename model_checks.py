@@ -66,15 +66,15 @@ def check_attention(config, dtype, device, causal, documents, fused=fused_attent
 
 
 @lru_cache  # a study asks for each of its runs
-def loss_is_edited():
-    """Whether `plain_loss` of `Transformer.logits` or its gradient is something else than those of the fused loss."""
+def loss_is_edited(causal):
+    """Whether `plain_loss` of `Transformer.logits`, or its gradient, differs from the fused loss with this mask."""
     transformer = model.Transformer(model.ModelConfig()).eval()
     torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
     t = torch.arange(5)
     batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
     found = []
     for plain in (False, True):
-        loss, _ = model.PretrainingLoss(transformer, plain)(batch, causal=True)
+        loss, _ = model.PretrainingLoss(transformer, plain)(batch, causal)
         (gradient,) = torch.autograd.grad(loss, transformer.head.weight)
         found.append(torch.cat((loss[None], gradient.flatten())))
     return not torch.allclose(*found, rtol=1e-5, atol=1e-5)

@@ -119,7 +119,7 @@ def check_settings(cfg, found):
     if needed > cfg.max_steps >= 1:
         fit = "give more, or a smaller --switch_step, or --warmup_steps and --decay_steps"
         yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {fit}"
-    if cfg.loss == "fused" and model_checks.loss_is_edited():
+    if cfg.loss == "fused" and any(map(model_checks.loss_is_edited, (True, False))):
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"

@@ -208,7 +208,8 @@ def look_ahead(groups_of, max_steps, batches):
     sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
     if sampled != again:
         raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
-    one_of_each = {kind_of(what): what for what in set().union(*sampled)}
+    most_hidden_first = sorted(set().union(*sampled), key=lambda what: -what.mask_ratio)
+    one_of_each = {kind_of(what): what for what in most_hidden_first}  # the last one, which might hide too little
     for what in one_of_each.values():
         batches.check_repeatable(what)
     phases = []

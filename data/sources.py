@@ -20,7 +20,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from data.files import foreign
+from data.files import NOT_UTF8, foreign
 from data.tokenizer import optional_package
 from errors import DataError
 
@@ -75,6 +75,8 @@ def read_lines(path, start, end):
     with open_lines(path) as lines:
         if start > 0:  # what is compressed begins at 0
             lines.seek(start)
+        elif what := foreign(lines.peek(), NOT_UTF8):
+            raise DataError(f"it is {what}")
         position = start
         for number, line in enumerate(lines, 1 if start == 0 else 2):
             if position >= end:
@@ -104,7 +106,8 @@ def decode(data, first):
     except UnicodeDecodeError as error:
         number, byte = first + data.count(b"\n", 0, error.start), data[error.start]
         raise DataError(
-            f"line {number}: byte 0x{byte:02x} is not UTF-8: convert it (iconv -f LATIN1 -t UTF-8)"
+            f"line {number}: byte 0x{byte:02x} is not UTF-8: if all of the file is Latin-1, convert it "
+            "(iconv -f LATIN1 -t UTF-8), otherwise mend the line"
         ) from None
 
 

@@ -37,13 +37,8 @@ def unfinished_folder(out, plan, part=""):
     for path in partial.glob("*"):
         if path.name not in (plan, LOCK):
             raise DataError(
-<<<<<<< ours
-                f"{path} belongs to another preparation: the files or the settings have changed since. Restore them, "
-                "choose another --out, or remove what you do not need"
-=======
                 f"{path} is not of this preparation: source, tokenizer, val_fraction, text_field or shard_bytes is "
                 "another, or a file has changed. Give the same, choose another --out, or remove what you do not need"
->>>>>>> theirs
             )
     with lock_folder(partial, LOCK, shared=bool(part)):
         folder = partial / plan

@@ -12,7 +12,7 @@ import torch
 
 import checkpoint
 import configurator
-from data.objective import describe, predicts_from
+from data.objective import CLM, MLM, describe, predicts_from
 from eval.study.branch import Schedule
 from helpers import (
     ROOT, TINY, UNUSED, Run, assert_same_end, assert_same_losses, copy_up_to, edited, metrics, succeed,
@@ -63,7 +63,7 @@ def cosine(copy, out, log, before, text):
     schedule = Schedule(SimpleNamespace(settings=settings, start=0, max_steps=40), copy / "train.py")
     rates = [schedule.learning_rate(step, schedule.cfg) for step in range(40)]
     assert rates == pytest.approx([line["lr"] for line in log[1:]]) and schedule.cfg["lr"] == schedule.cfg.lr
-    assert [{*schedule.trained(step)[1]} for step in (7, 8)] == [{"clm"}, {"mlm"}]
+    assert [{*schedule.trained(step)[1]} for step in (7, 8)] == [{CLM()}, {MLM()}]
 
 
 def normuon(copy, out, log, before, text):
@@ -195,8 +195,9 @@ def replaced(folder, file, before, after):
 NOT_FOLLOWED = {  # what a run says: a file, a text of it, and what is there instead
     "attention=auto: `attention_mask` in model.py is edited, give --attention=reference": NEAR,
     "loss=fused: it differs from --loss=plain": (
-        "model.py", "    return cross_entropy(logits, targets)\n", "    return 2 * cross_entropy(logits, targets)\n"),
+        "model.py", "loss = plain_loss if", "loss = (lambda *x: (2 - causal) * plain_loss(*x)) if"),
     "loss=fused": ("model.py", "return self.head(hidden)", "return 30 * torch.tanh(self.head(hidden) / 30)"),
+    "mask_ratio=0.0: it hides 0 of": ("train.py", "MLM(cfg.mask_ratio,", "MLM(cfg.mask_ratio * (step < 38),"),
     "mlm: its examples of a window differ from call to call": (
         "data/objective.py", "        random = w.random()\n",
         "        random = np.random.default_rng().integers(0, 2**63, w.tokens.shape).astype(np.uint64)\n"),

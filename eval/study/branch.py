@@ -60,25 +60,23 @@ def without_weights(*shape):
 class Schedule:
     """What the steps of a Run do, as `learning_rate` and `objective` of train.py say."""
 
-    def __init__(self, run, script=TRAIN):
-        train, settings = globals_of(script), run.settings
+    def __init__(self, run, script=TRAIN, **given):
+        train, settings = globals_of(script), Settings(run.settings, **given)
         self.learning_rate, self.objective = train["learning_rate"], train["objective"]
         self.config = model_config(settings, vocab_size(settings))
         self.n_windows = max(1, settings.global_batch_tokens // self.config.seq_len)
-        self.cfg = Settings(settings)
-        vars(self.cfg).update(settings)  # attributes of its own, which are faster
+        self.cfg = settings
+        vars(settings).update(settings)  # attributes of its own, which are faster
         self.steps = range(run.start, run.max_steps)
 
     def trained(self, step, places=range(256)):
-        """Return the learning rate of a step and the names of the objectives of some of its windows.
+        """Return the learning rate of a step, rounded, as a text, and the objectives of some of its windows.
 
         places: which windows, of 256 that are spread evenly over the step.
         """
-        names = []
-        for place in places:
-            what = self.objective(step, place * self.n_windows // 256, self.n_windows, self.cfg)
-            names.append(what.name if what else "left out")
-        return self.learning_rate(step, self.cfg), names
+        n, cfg = self.n_windows, self.cfg
+        rate = f"{self.learning_rate(step, cfg):.8g}"
+        return rate, [self.objective(step, place * n // 256, n, cfg) for place in places]
 
     def flops(self):
         """Return the FLOPs of the run's steps. At most 125 of them and 64 windows of each stand for all.
@@ -99,32 +97,30 @@ class Schedule:
 def schedule_problems(runs, script=TRAIN):
     """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule.
 
-    It looks at the learning rate and at one window of each shared step, and at 256 windows of the last one.
+    It looks at the learning rate and at one window of each shared step, and at 256 windows of the last one. The parent
+    is asked as if it had the run's mask_ratio and mask_proportions, which may differ.
     """
     for run in runs:
         if not run.start:
             continue
-        ours, theirs = Schedule(run, script), Schedule(run.parent, script)
+        masks = {name: run.settings[name] for name in ("mask_ratio", "mask_proportions")}
+        ours, theirs = Schedule(run, script), Schedule(run.parent, script, **masks)
         for step in range(run.start):
             place = step * 159 % 256  # 159/256 is near the golden ratio, so few steps already cover the batch well
-            if not is_same(ours.trained(step, [place]), theirs.trained(step, [place])):
+            if ours.trained(step, [place]) != theirs.trained(step, [place]):
                 break
         now, then = ours.trained(step), theirs.trained(step)
-        if not is_same(now, then):
+        if now != then:
             why = f"step {step + 1} has {in_words(*now)}, there {in_words(*then)}"
             hint = f"At most the first {step} steps are the same: branch off there, or earlier"
             yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {hint}"
 
 
-def is_same(now, before):
-    """Return whether two steps do the same, but for rounding; see `Schedule.trained`."""
-    return now[1] == before[1] and math.isclose(now[0], before[0], rel_tol=1e-8)
-
-
-def in_words(rate, names):
+def in_words(rate, objectives):
     """Describe what a step does; see `Schedule.trained`."""
-    parts = [f"{n / len(names):.1%} {name}" for name, n in Counter(names).items()]
-    return f"a rate of {rate:.8g} and trains {', '.join(parts)}"
+    names = Counter(f"{what.name} {what.details}".strip() if what else "left out" for what in objectives)
+    parts = [f"{n / len(objectives):.1%} {name}" for name, n in names.items()]
+    return f"a rate of {rate} and trains {', '.join(parts)}"
 
 
 def vocab_size(cfg):

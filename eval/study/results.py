@@ -329,9 +329,13 @@ def check_rows(rows):
     for task, (first, *others) in group(rows, "task").items():
         for row in others:
             if (row.result["test_set"], row.metrics) != (first.result["test_set"], first.metrics):
-                why = "have different test sets or metrics, which cannot be compared"
-                raise DataError(f"{task}: {first.folder} and {row.folder} {why}")
+                raise DataError(
+                    f"{task}: {first.folder} and {row.folder} have different test sets or metrics, which cannot be "
+                    "compared"
+                )
     for first, *others in group(rows, "model", "pretraining_seed", "task", "lr", "seed").values():
         if others:
-            why = "are the same model, task, learning rate and seed: delete one of them"
-            raise DataError(f"{first.folder} and {others[0].folder} {why}")
+            raise DataError(
+                f"{first.folder} and {others[0].folder} are the same model, task, learning rate and seed: delete one "
+                "of them"
+            )

@@ -111,9 +111,8 @@ def find_files(path):
 def lines(path):
     """Yield (location, text) of each line of a file, without the line end; location is "PATH, line N", from 1."""
     numbered = read_lines(Path(path), 0, END)
-    bar = progress(numbered, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False)
     try:
-        for number, line in bar:
+        for number, line in progress(numbered, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False):
             yield f"{path}, line {number}", decode(line, number)
     except (DataError, OSError, EOFError, zlib.error) as error:  # OSError: also of a damaged .gz or .zst
         raise DataError(f"{path}: {error}") from None
@@ -191,7 +190,7 @@ def csv_fields(path, **dialect):
             yield f"{path}, line {number}", fields
             number = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}") from None
+        raise DataError(f"{path}, line {number}: {error}. Is a quote missing or too much in this row?") from None
 
 
 # ----------------------------------------------------------------------------
@@ -201,7 +200,7 @@ def csv_fields(path, **dialect):
 # "# text = ..." and "# newdoc" in CoNLL-U style files stand before the first word of a sentence. A word "#" does not
 # match, because other columns follow it.
 COMMENT = re.compile(r"# ?[\w.:-]+ = |# (newdoc|newpar)\b")
-TAG = re.compile(r"O|[BIES]-.+")
+TAG = re.compile(r"O|[BIES]-.*\S")
 
 
 def to_bio(tags, outside=()):
@@ -274,8 +273,9 @@ def read_sentences(path, task, counts):
             if len(fields) < least:
                 raise DataError(f"{location}: {len(fields)} columns, expected {least}: {line!r}")
             if not TAG.fullmatch(fields[tag]):
-                expected = f"O, or B-, I-, E- or S- and a type; {OTHER_FORM}"
-                raise DataError(f"{location}: {fields[tag]!r} is no tag: {expected}")
+                raise DataError(
+                    f"{location}: {fields[tag]!r} is no tag: O, or B-, I-, E- or S- and a type; {OTHER_FORM}"
+                )
             words.append(fields[word])
             tags.append(fields[tag])
     found = []
@@ -291,8 +291,7 @@ def read_sentences(path, task, counts):
 
 def read_questions(path, task, counts):
     """Yield the Questions of a table. An answer starts where the context has its text, else at -1."""
-    table = rows(path, {"question": str, "context": str, "answers": dict})
-    for number, (location, row) in enumerate(table, 1):
+    for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
         context, given = row["context"], row["answers"]
         try:
             found = zip(given["text"], given["answer_start"], strict=True)
@@ -376,8 +375,10 @@ def read_qrels(path, split, counts):
         except MALFORMED:
             if number == 0 or not fields:  # the header, or a blank line
                 continue
-            expected = "query-id, corpus-id and score, a whole number, with tabs between them"
-            raise DataError(f"{location}: expected {expected}, got {fields!r:.200}; {OTHER_FORM}") from None
+            raise DataError(
+                f"{location}: expected query-id, corpus-id and score, a whole number, with tabs between them, "
+                f"got {fields!r:.200}; {OTHER_FORM}"
+            ) from None
         if number == 0:
             counts[f"{split}: judgments left out, as BEIR takes the first line for a header"] += 1
             continue

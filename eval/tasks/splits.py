@@ -120,8 +120,10 @@ def label_names(task, train):
         return []
     known = set().union(*(example.labels for example in train))
     if len(known) < 2:
-        why = f"all examples to train on are {min(known)!r}: there is nothing to learn"
-        raise DataError(f"{task.train}: {why}. If others were held out to validate on, give validation")
+        raise DataError(
+            f"{task.train}: all examples to train on are {min(known)!r}: there is nothing to learn. If others were "
+            "held out to validate on, give validation"
+        )
     if task.regression:
         return []
     first = [label for label in (*task.names, *"O" * (task.family == "tc")) if label in known]

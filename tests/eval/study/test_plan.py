@@ -80,7 +80,7 @@ def test_a_branch_is_the_run_that_its_own_settings_describe():
 
 def test_the_plan_follows_edits_of_train(tmp_path):
     """With a cosine, a run cannot leave the middle of a longer one. Windows that are left out cost nothing, and a batch
-    must grow alike."""
+    must grow alike, and a mask ratio fall alike."""
     script, text = tmp_path / "train.py", (ROOT / "train.py").read_text()
     cosine = "    return cfg.lr * (1 + math.cos(math.pi * step / cfg.max_steps)) / 2\n"
     edited = text.replace("def learning_rate(step, cfg):\n", f"def learning_rate(step, cfg):\n{cosine}")
@@ -98,6 +98,10 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     runs = branching([("clm@100", "--switch_step=100 --max_steps=400", ""), ("clm@9", "--switch_step=9", "")]).runs
     ((name, why),) = schedule_problems(runs.values(), grows)
     assert name == "row0-seed-1" and "trains 34.4% clm, 65.6% left out, there" in why
+    falls = tmp_path / "falls.py"
+    falls.write_text(text.replace("MLM(cfg.mask_ratio,", "MLM(cfg.mask_ratio - 0.3 * step / cfg.max_steps,"))
+    runs = branching([("mlm@9", f"--switch_step=0 {x}", "") for x in ("--max_steps=400", "--mask_ratio=0.5")]).runs
+    assert [*dict(schedule_problems(runs.values(), falls))] == ["row0-seed-1"]
 
 
 REFUSED = (HERE / "refused.txt").read_text().strip().split("\n\n")[1:]
