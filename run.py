@@ -117,8 +117,10 @@ def check_settings(cfg, found):
         yield f"mask_proportions={shown}: must be 3 numbers with sum 1"
     needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
     if needed > cfg.max_steps >= 1:
-        fit = "give more, or a smaller --switch_step, or --warmup_steps and --decay_steps"
-        yield f"max_steps={cfg.max_steps}: the schedule has {needed} steps; {fit}"
+        yield (
+            f"max_steps={cfg.max_steps}: the schedule has {needed} steps; give more, or a smaller --switch_step, or "
+            "--warmup_steps and --decay_steps"
+        )
     if cfg.loss == "fused" and any(map(model_checks.loss_is_edited, (True, False))):
         yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
     if cfg.branch_from and cfg.init_from:
@@ -241,6 +243,8 @@ def run_differences(state, cfg, path):
         earlier = before.get(name, defaults.get(name))
         if name not in RESUME_MAY_CHANGE and value != earlier:
             different.append(f"{name}={value}, but the run in {path} has {name}={earlier}")
+    for name in sorted(before.keys() - now.keys()):
+        different.append(f"the run in {path} has {name}={before[name]}, which is no setting of train.py now")
     if all(os.path.exists(folder) for folder in draws_of(cfg["data"])):
         if load_data(cfg["data"]).fingerprint != state["data"]:
             different.append(f"the data are not those that the run in {path} was trained on")
@@ -510,12 +514,13 @@ class Run:
         unknown = not (self.cfg.verify_data and has_read)
         self.stopping, any_damaged, any_unknown = runtime.any_process((self.received, damaged, unknown), self.device)
         if any_damaged:
-            (path, *_) = filter(None, runtime.from_all(damaged and str(damaged)))
-            what = f"{path} has changed since it was prepared: restore it, or prepare the data again"
-            spoiled = f"those after step {self.trained['verified']}"
+            (path, *_) = filter(None, runtime.from_all(damaged and f"{damaged} on {platform.node()}"))
             self.ddp_loss = None  # before its process group
-            message = f"{what}. Remove the checkpoints that it may have spoiled, {spoiled}, then resume"
-            runtime.refuse_together(message, Damaged)
+            runtime.refuse_together(
+                f"{path} has changed since it was prepared: restore it, or prepare the data again. Remove the "
+                f"checkpoints that it may have spoiled, those after step {self.trained['verified']}, then resume",
+                Damaged,
+            )
         if not any_unknown:  # all shards were right after this start, so they were in every step before it
             self.trained["verified"] = self.first
 

@@ -111,9 +111,10 @@ def schedule_problems(runs, script=TRAIN):
                 break
         now, then = ours.trained(step), theirs.trained(step)
         if now != then:
-            why = f"step {step + 1} has {in_words(*now)}, there {in_words(*then)}"
-            hint = f"At most the first {step} steps are the same: branch off there, or earlier"
-            yield run.folder.name, f"it cannot begin with {run.parent.row}@{run.start}: {why}. {hint}"
+            yield run.folder.name, (
+                f"it cannot begin with {run.parent.row}@{run.start}: step {step + 1} has {in_words(*now)}, there "
+                f"{in_words(*then)}. At most the first {step} steps are the same: branch off there, or earlier"
+            )
 
 
 def in_words(rate, objectives):

@@ -61,8 +61,9 @@ def write(plan):
     """
     cfg, results = plan.cfg, read_results(plan)
     if not (plan.models or results.rows):
-        why = "no result.json below it. finetune.py makes one, python -m eval.study sweep many"
-        raise DataError(f"{results.root}: {why}")
+        raise DataError(
+            f"{results.root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many"
+        )
     folder = Path(cfg.out_dir, "report")
     folder.mkdir(parents=True, exist_ok=True)
     logs = {key: log for key, run in plan.runs.items() if (log := whole_log(run, run.max_steps))}

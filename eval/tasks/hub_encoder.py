@@ -40,8 +40,10 @@ def is_ours(folder):
     library.logging.disable_progress_bar()
     known = optional_package("transformers.models.auto.modeling_auto").MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if kind not in known or content.get("is_encoder_decoder") or content.get("is_decoder"):
-        why = "nor is it an encoder of transformers for masked language modeling, and code that comes with a model"
-        raise DataError(f"{checkpoint.problem(folder)}; {why} (trust_remote_code) is never run")
+        raise DataError(
+            f"{checkpoint.problem(folder)}; nor is it an encoder of transformers for masked language modeling, and "
+            "code that comes with a model (trust_remote_code) is never run"
+        )
     return False
 
 

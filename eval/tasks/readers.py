@@ -297,8 +297,9 @@ def read_questions(path, task, counts):
             found = zip(given["text"], given["answer_start"], strict=True)
             answers = [(answer, find_answer(answer, int(start), context, counts)) for answer, start in found]
         except MALFORMED:
-            expected = '{"text": [...], "answer_start": [...]}'
-            raise DataError(f"{location}: expected answers {expected}, got {given!r:.200}") from None
+            raise DataError(
+                f'{location}: expected answers {{"text": [...], "answer_start": [...]}}, got {given!r:.200}'
+            ) from None
         yield Question(str(row.get("id", number)), row["question"], context, answers)
 
 
