@@ -128,7 +128,7 @@ def candidates(path, files=HUB_FILES):
         return found
     if local.is_file() or is_model(local):
         return [local]
-    hint = "" if local.exists() else ": no such file; a model of the hub is hf:ORGANIZATION/NAME"
+    hint = "" if local.exists() else ": no such file; train one (python train.py), or give one of the hub, hf:ORG/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 

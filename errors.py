@@ -56,8 +56,10 @@ def exit_with_message():
         sys.exit(f"{sys.argv[1:]}: a name is not UTF-8: give another one")
     try:
         yield
-    except (DataError, OSError) as error:
+    except DataError as error:
         sys.exit(error)
+    except OSError as error:  # of a full disk, it names no file
+        sys.exit(f"{error}. Fix this, and repeat the command")
 
 
 def nearest(word, words):

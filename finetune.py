@@ -203,15 +203,12 @@ def fine_tune(cfg):
 def main():
     cfg = resolve_auto(configurator.load(__file__, sys.argv[1:], check))
     use_determinism()
-    try:
-        lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
-        for file, what in ("result.json", "a result"), ("config.json", "a model"):
-            if Path(cfg.out_dir, file).exists():
-                raise DataError(f"{cfg.out_dir} already holds {what}: give another --out_dir")
-        remove_partial_files(Path(cfg.out_dir))
-        fine_tune(cfg)
-    except KeyboardInterrupt:
-        sys.exit("stopped by Ctrl-C: a result is written at the end only")
+    lock = lock_folder(cfg.out_dir)  # noqa: F841  held until this process ends
+    for file, what in ("result.json", "a result"), ("config.json", "a model"):
+        if Path(cfg.out_dir, file).exists():
+            raise DataError(f"{cfg.out_dir} already holds {what}: give another --out_dir")
+    remove_partial_files(Path(cfg.out_dir))
+    fine_tune(cfg)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,10 @@ RULES = [  # (what, by what), in turn, in each paragraph
 
 def git(clone, *arguments):
     """Return what a git command writes, as text."""
-    return subprocess.run(["git", "-C", clone, *arguments], check=True, stdout=subprocess.PIPE).stdout.decode("utf-8")
+    result = subprocess.run(["git", "-C", clone, *arguments], stdout=subprocess.PIPE)
+    if result.returncode:  # git has said why
+        sys.exit(f"{clone}: expected a clone that has commit {COMMIT}: see the usage in {__file__}")
+    return result.stdout.decode("utf-8")
 
 
 def convert(markdown):
