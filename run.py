@@ -621,11 +621,13 @@ class Run:
             show(self.save)
 
     def end(self):
-        """Leave the other processes. After a signal, end this one with the status that a shell expects."""
+        """Leave the other processes. After a signal, end this one as a shell expects, whose loop Ctrl-C ends, too."""
         del self.ddp_loss  # before its process group: the other order can deadlock in gloo's destructor
         if self.world_size > 1:
             dist.barrier()
             dist.destroy_process_group()
+        if signal.SIGINT in self.received:
+            raise KeyboardInterrupt
         if self.stopping:
             sys.exit(128 + (self.received[-1] if self.received else signal.SIGTERM))
 

@@ -113,11 +113,15 @@ def main():
     try:
         train(cfg)
     except torch.OutOfMemoryError as error:
-        smaller = "Try a smaller --micro_batch, then --recompute=True; on several GPUs also --shard=True"
-        sys.exit(f"{error}\nThis run does not fit into the GPU's memory. {smaller}")
+        sys.exit(
+            f"{error}\nThis run does not fit into the GPU's memory. Try a smaller --micro_batch, then --recompute=True; "
+            "on several GPUs also --shard=True"
+        )
     except OSError as error:
-        again = "Fix this, then add --resume=True to continue from the newest checkpoint, if there is one"
-        sys.exit(f"{cfg.out_dir}: {error}. {again}")
+        sys.exit(
+            f"{cfg.out_dir}: {error}. Fix this, then add --resume=True to continue from the newest checkpoint, if there "
+            "is one"
+        )
 
 
 def make_model(cfg, run):

@@ -47,8 +47,10 @@ def print_start(run, rates):
     """Print the model, the budget and the machine, a line each. rates: the learning rate of each step."""
     cfg, config, transformer = run.cfg, run.config, run.transformer
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
-    shape = f"{config.n_layer} layers of width {config.d_model}, {config.n_head} heads"
-    print(f"model    {n_params:.1f}M parameters: {shape}, windows of {config.seq_len:,} tokens")
+    print(
+        f"model    {n_params:.1f}M parameters: {config.n_layer} layers of width {config.d_model}, {config.n_head} heads, "
+        f"windows of {config.seq_len:,} tokens"
+    )
 
     windows = Counter()  # of the sampled steps, by objective
     flops, most = 0, 0  # of the sampled steps; micro-batches of a step at most
