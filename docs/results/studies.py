@@ -210,12 +210,13 @@ def dose():
 
 
 def over_seeds(title, chosen, pairs):
-    """Print scores, and the differences of pairs of recipes with intervals over the seeds alone."""
+    """Print scores, and the differences of pairs of recipes with intervals over the seeds alone. Return the scores."""
     tests = print_scores(title, chosen)
     for (a, b), tasks in itertools.product(pairs, GROUPS):
         by_seed = differences(means_of(tests, a, tasks), means_of(tests, b, tasks))
         difference = with_interval(each[0] for each in by_seed.values())
         print(f"{RECIPES[a]} − {RECIPES[b]}, {' and '.join(tasks)}: {difference}")
+    return tests
 
 
 def intervention():
@@ -226,7 +227,14 @@ def intervention():
 
 def ladder():
     pairs = ("clm25", "mlm"), ("first10", "mlm"), ("first10", "clm25")
-    over_seeds("width 64, 5,000 steps", choose(models(table("study_ladder.csv"), "w64-(.+)-13")), pairs)
+    rows, leads = table("study_ladder.csv"), defaultdict(list)
+    for width, its_pairs in (64, pairs), (128, pairs[:1]):
+        tests = over_seeds(f"width {width}, 5,000 steps", choose(models(rows, f"w{width}-(.+)-13")), its_pairs)
+        for tasks in GROUPS:
+            leads[tasks].append(differences(means_of(tests, "clm25", tasks), means_of(tests, "mlm", tasks)))
+    for tasks, (narrow, wide) in leads.items():
+        change = with_interval(each[0] for each in differences(wide, narrow).values())
+        print(f"lead of 25 % CLM at width 128 minus that at width 64, {' and '.join(tasks)}: {change}")
 
 
 def visible():
