@@ -114,13 +114,13 @@ def main():
         train(cfg)
     except torch.OutOfMemoryError as error:
         sys.exit(
-            f"{error}\nThis run does not fit into the GPU's memory. Try a smaller --micro_batch, then --recompute=True; "
-            "on several GPUs also --shard=True"
+            f"{error}\nThis run does not fit into the GPU's memory. Try a smaller --micro_batch, then "
+            "--recompute=True; on several GPUs also --shard=True"
         )
     except OSError as error:
         sys.exit(
-            f"{cfg.out_dir}: {error}. Fix this, then add --resume=True to continue from the newest checkpoint, if there "
-            "is one"
+            f"{cfg.out_dir}: {error}. Fix this, then add --resume=True to continue from the newest checkpoint, if "
+            "there is one"
         )
 
 

@@ -209,7 +209,7 @@ def look_ahead(groups_of, max_steps, batches):
     if sampled != again:
         raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
     most_hidden_first = sorted(set().union(*sampled), key=lambda what: -what.mask_ratio)
-    one_of_each = {kind_of(what): what for what in most_hidden_first}  # the last one, which might hide too little
+    one_of_each = {kind_of(what): what for what in most_hidden_first}  # the one that hides least, perhaps too little
     for what in one_of_each.values():
         batches.check_repeatable(what)
     phases = []

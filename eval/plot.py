@@ -48,8 +48,8 @@ def print_start(run, rates):
     cfg, config, transformer = run.cfg, run.config, run.transformer
     n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     print(
-        f"model    {n_params:.1f}M parameters: {config.n_layer} layers of width {config.d_model}, {config.n_head} heads, "
-        f"windows of {config.seq_len:,} tokens"
+        f"model    {n_params:.1f}M parameters: {config.n_layer} layers of width {config.d_model}, {config.n_head} "
+        f"heads, windows of {config.seq_len:,} tokens"
     )
 
     windows = Counter()  # of the sampled steps, by objective
