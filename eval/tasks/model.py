@@ -130,7 +130,7 @@ def predict(model, items):
         packed = pack_texts([items[i].ids for i in batch], model.capacity)
         parts = model(**to_device(packed, device)).cpu()
         if not parts.isfinite().all():
-            raise DataError("the model's outputs are not finite: try a smaller --lr or --dtype=float32, or it is damaged")
+            raise DataError("the model's outputs are not finite: try a smaller --lr, or --dtype=float32")
         if not model.pooling:
             parts = parts.split(packed["lengths"].tolist())
         for i, part in zip(batch, parts):
