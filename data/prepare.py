@@ -238,8 +238,10 @@ def prepare(source, out, tokenizer="embedded", **settings):
             records.append(write_shards(folder, number, cut))  # its record no longer fits: after a kill it is made anew
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():
-        counts = f"{split['documents']:,} documents, {split['tokens']:,} tokens"
-        print(f"{out.name}, {name}: {counts}, {split['bytes'] / split['tokens']:.2f} bytes per token")
+        print(
+            f"{out.name}, {name}: {split['documents']:,} documents, {split['tokens']:,} tokens, "
+            f"{split['bytes'] / split['tokens']:.2f} bytes per token"
+        )
         if split["empty"]:
             print(f"left out: {split['empty']:,} documents without text")
     return meta

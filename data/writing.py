@@ -111,8 +111,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     """
     shards = folder / "shards"
     dtype = token_dtype(tokenizer.vocab_size)
-    train = any(record["train"]["tokens"] for record in records)
-    val = any(record["val"]["tokens"] for record in records)
+    train, val = (any(record[name]["tokens"] for record in records) for name in SPLITS)
     if train != val and (train or not is_full):
         records = [cut_tail(folder, records, dtype, cfg.val_fraction)]
     splits, needed = {}, set()
@@ -121,7 +120,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
         if not parts:
             shutil.rmtree(folder)  # going on would not help
             raise DataError(f"no text is left for the {name} split: give more text, or a larger max_tokens")
-        splits[name] = {key: sum(record[name][key] for record in records) for key in COUNTED}
+        splits[name] = {key: sum(record[name].get(key, 0) for record in records) for key in COUNTED}
         splits[name]["shards"] = parts
         files = [shards / part["file"] for part in parts]
         splits[name]["sha256"] = sha256_of(files)
@@ -145,17 +144,18 @@ def cut_tail(folder, records, dtype, val_fraction):
 
     Returns the record of the only piece that is left. The whole text is in memory.
     """
-    streams, size, documents = [], 0, 0
+    streams, size, documents, empty = [], 0, 0, 0
     for record in records:
         for part in record.values():
             streams.append(np.fromfile(folder / "shards" / part["file"], dtype))
             size += part["bytes"]
             documents += part["documents"]
+            empty += part.get("empty", 0)  # an older version did not count them
     tokens = np.concatenate(streams)
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
     val_size = size * n // len(tokens)
     head = np.append(tokens[:-n], tokens[-1:])  # it gets an eos too
     record = write_shards(folder, 0, [("train", head, size - val_size), ("val", tokens[-n:], val_size)])
-    record["train"]["documents"] = documents
+    record["train"] |= {"documents": documents, "empty": empty}
     return record

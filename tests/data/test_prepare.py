@@ -1,6 +1,7 @@
 """Text to shards: what is written, that it is whole or absent, and that a killed preparation goes on."""
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import pytest
 from data import prepare as module
 from data.files import lock_folder
 from data.prepare import make_pieces, prepare
-from data.shards import load_meta
+from data.shards import digest, load_meta
 from data.tokenizer import Tokenizer
 from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
@@ -53,9 +54,11 @@ def test_a_prepared_folder(sources, tmp_path, monkeypatch):
 
 
 def test_documents_without_text_are_left_out_and_counted(tmp_path, capsys):
-    write_texts(tmp_path / "in.jsonl", [*many_documents(50), None, " ", ""])
-    assert prepare(tmp_path / "in.jsonl", tmp_path / "out", val_fraction=0.3)["splits"]["train"]["empty"] == 3
-    assert "\nleft out: 3 documents without text\n" in capsys.readouterr().out
+    for name, documents in ("many", many_documents(50)), ("one", ["one " * 1000]):
+        write_texts(tmp_path / "in.jsonl", [*documents, None, " ", ""])
+        splits = prepare(tmp_path / "in.jsonl", tmp_path / name, val_fraction=0.3)["splits"]
+        assert [split["empty"] for split in splits.values()] == [3, 0]
+        assert "\nleft out: 3 documents without text\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.49])
@@ -219,6 +222,16 @@ def test_a_damaged_piece_is_made_again_and_no_other(unfinished, corpus, tmp_path
     assert content(unfinished) == content(corpus / "expected")
     assert {name: (unfinished / name).stat().st_ino for name in before} == before
     assert (tmp_path / "precious").read_bytes() == b"content" and not (unfinished / path.name).is_symlink()
+
+
+def test_pieces_of_a_version_that_did_not_count_empty_documents_are_joined(unfinished, corpus, tmp_path):
+    for path in records(unfinished):
+        record, _ = json.loads(path.read_bytes())
+        for split in record.values():
+            del split["empty"]
+        path.write_text(json.dumps([record, digest(record)]))
+    prepare(tmp_path / "in", unfinished, **OPTIONS)
+    assert tokens(unfinished, "train") == tokens(corpus / "expected", "train")
 
 
 @pytest.mark.parametrize("changed", ["tokenizer", "in/0.jsonl", "in/9.txt", "out.partial/a"])
