@@ -15,7 +15,7 @@ from importlib.util import find_spec
 def report_ctrl_c(kind, error, trace):
     """Say that Ctrl-C has ended this process, instead of a traceback; a shell sees the status 130.
 
-    A script that has something to save or to say catches KeyboardInterrupt itself.
+    train.py saves first: see `stop_signals`.
     """
     if issubclass(kind, KeyboardInterrupt):
         print("\nstopped by Ctrl-C", file=sys.stderr)

@@ -26,7 +26,7 @@ def read(ckpt):
     """
     state = checkpoint.load(ckpt)
     if predicts_from(phases_of(state)) == "before":
-        raise DataError(f"{ckpt}: predicts a hidden token from the position before it; the lesson needs one at its own")
+        raise DataError(f"{ckpt}: predicts a hidden token from the position before; the lesson needs predict_from=mask")
     return state, checkpoint.model_from(state), checkpoint.tokenizer_of(state)
 
 
