@@ -86,7 +86,7 @@ def attention_is_edited(seq_len):
 
     seq_len: the tokens of a row, of which at most 16,384 are compared in the mask.
     """
-    T = min(seq_len, 16_384)
+    T = max(1, min(seq_len, 16_384))  # it may be wrong, which is told elsewhere
     for causal in (True, False):  # without documents, as PyTorch's attention calls `attention_mask` for them, too
         expected = torch.ones(T, T, dtype=torch.bool).tril(0 if causal else T)
         error = check_attention(model.ModelConfig(), torch.float32, "cpu", causal, False, pytorch_attention)

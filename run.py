@@ -656,8 +656,10 @@ def load_optimizers(optimizers, state, path, report):
     """
     saved = state.pop("optimizer", {})
     if saved.keys() != optimizers.keys():
-        names = f"{', '.join(saved)}; here they are {', '.join(optimizers)}"
-        raise DataError(f"{path} has other optimizers: {names}. init_from takes its weights only")
+        raise DataError(
+            f"{path} has other optimizers: {', '.join(saved)}; here they are {', '.join(optimizers)}. init_from takes "
+            "its weights only"
+        )
     for name, optimizer in optimizers.items():
         groups = optimizer.state_dict()["param_groups"]
         theirs = saved[name]["param_groups"]
@@ -721,8 +723,10 @@ def read_metrics(out_dir):
                 values = json.loads(line)
                 values["step"] + 1
             except MALFORMED:
-                expected = 'expected an object with a step, as {"step": 10, "loss": 5.1}; mend or delete this line'
-                raise DataError(f"{path}, line {number}: {line[:60]!r}: {expected}") from None
+                raise DataError(
+                    f"{path}, line {number}: {line[:60]!r}: expected an object with a step, as "
+                    '{"step": 10, "loss": 5.1}; mend or delete this line'
+                ) from None
             lines.append(values)
     return lines
 

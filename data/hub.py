@@ -306,6 +306,9 @@ def check_function(sample, theirs, path):
 def hub_weights(state, role, head_names):
     """Return {the hub's name: tensor} of a checkpoint. head_names: see CLASSES."""
     weights = hub_views(state["model"])
+    for name, x in weights.items():
+        if not x.isfinite().all():
+            raise DataError(f"{name} is not finite: this model has diverged")
     if role not in HEADS or state["config"]["tie_embeddings"]:
         weights.pop(HEAD, None)
     if state["config"]["qkv_bias"]:  # the output has a bias there, too

@@ -70,8 +70,10 @@ def print_start(run, rates):
     parts.append(f"about {flops * each:.1e} FLOPs")
     print(f"budget   {', '.join(parts)}")
 
-    machine = f"{cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}"
-    print(f"machine  {machine}, processes: {run.world_size}, micro-batches a step: {most}, folder: {cfg.out_dir}")
+    print(
+        f"machine  {cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}, "
+        f"processes: {run.world_size}, micro-batches a step: {most}, folder: {cfg.out_dir}"
+    )
     if run.first:
         print(f"This run goes on at step {run.first:,}.")
 

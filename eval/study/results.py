@@ -54,8 +54,7 @@ def read(root, folders, metric, names):
     for folder in sorted(folders):
         path, file = folder.relative_to(root), folder / "result.json"
         if file.exists():  # it counts, whatever failed before
-            damaged = f"{file}: not a result of finetune.py, or damaged; delete it or run it again"
-            with refuse_malformed(damaged):
+            with refuse_malformed(f"{file}: not a result of finetune.py, or damaged; delete it or run it again"):
                 result = json.loads(file.read_bytes())
                 for test_set in dict.fromkeys(name.rpartition("/")[0] for name in result["main"]["paper"]):
                     rows.append(make_row(path, result, metric, test_set, names))

@@ -47,8 +47,10 @@ def choose(cfg, state):
     try:
         return own_protocol({name: json.loads(text) for name, text in texts.items()})
     except MALFORMED as error:
-        why = f"{cfg.init_from}: this is no folder of a model whose own protocol can be followed"
-        raise DataError(f"{why} ({error!r:.300}): give --protocol=study") from error
+        raise DataError(
+            f"{cfg.init_from}: this is no folder of a model whose own protocol can be followed ({error!r:.300}): give "
+            "--protocol=study"
+        ) from error
 
 
 def own_protocol(files):
