@@ -7,11 +7,11 @@ out_dir = "out/study-ladder-13"
 runs = (
     ("w64-mlm-13", "", "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --lr=1e-3"),
     ("w64-clm25-13", "", "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --switch_step=1250 --lr=2e-3"),
-    (  # for its step 500 only
+    (  # for its steps 500 and 1250 only
         "w64-80-10-10",
         "",
         (
-            "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --max_steps=1000 "
+            "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --max_steps=2000 "
             "--mask_proportions=0.8,0.1,0.1 --lr=2e-3"
         ),
     ),
@@ -20,13 +20,19 @@ runs = (
         "w64-80-10-10@500",
         "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --lr=2e-3",
     ),
+    (
+        "w64-first25-13",
+        "w64-80-10-10@1250",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --lr=2e-3",
+    ),
     ("w128-mlm-13", "", "--lr=2e-3"),
     ("w128-clm25-13", "", "--switch_step=1250 --lr=1e-3"),
 )
-primary = (  # the page has p-values of width 64 that were corrected without the last pair
+primary = (  # the page has p-values of width 64 that were corrected without the last two pairs
     ("w64-clm25-13", "w64-mlm-13"),
     ("w64-first10-13", "w64-mlm-13"),
     ("w64-first10-13", "w64-clm25-13"),
+    ("w64-first25-13", "w64-clm25-13"),
     ("w128-clm25-13", "w128-mlm-13"),
 )
 rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
