@@ -3,6 +3,7 @@
 import ctypes
 import os
 import resource
+import warnings
 from contextlib import suppress
 from datetime import timedelta
 
@@ -17,16 +18,21 @@ from errors import DataError
 
 
 def resolve_auto(settings):
-    """Replace "auto" in the settings `device` and `dtype` by what this machine has. Returns a copy."""
+    """Replace "auto" in the settings `device` and `dtype` by what this machine has. Returns a copy.
+
+    Warns about bfloat16 without instructions for it: a product takes 60 times as long on a Zen 3 CPU.
+    """
     device, dtype = settings["device"], settings["dtype"]
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bf16 = any(torch.cpu.get_capabilities().get(k) for k in ("avx512_bf16", "amx_bf16", "bf16"))
     if dtype == "auto":
-        if device == "cuda":
-            has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-        else:
-            has_bf16 = any(torch.cpu.get_capabilities().get(k) for k in ("avx512_bf16", "amx_bf16", "bf16"))
         dtype = "bfloat16" if has_bf16 else "float32"
+    elif dtype == "bfloat16" and not has_bf16:
+        warnings.warn(f"dtype=bfloat16: this {device} has no instructions for it, --dtype=float32 is many times faster")
     return type(settings)({**settings, "device": device, "dtype": dtype})
 
 

@@ -47,6 +47,13 @@ def kernels(monkeypatch):
     return stand_in
 
 
+def test_a_dtype_without_instructions_is_warned_about(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert runtime.resolve_auto({"device": "cpu", "dtype": "auto"})["dtype"] == "float32"
+    with pytest.warns(UserWarning, match="cpu has no instructions"):
+        assert runtime.resolve_auto({"device": "cpu", "dtype": "bfloat16"})["dtype"] == "bfloat16"
+
+
 @pytest.mark.parametrize("documents", [True, False])
 def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
     calls = []

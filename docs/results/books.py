@@ -9,7 +9,7 @@ left out. What stays was published before 1931, so it is in the public domain in
 
 Markdown, notes, rules and the header of a book are left out. Paragraphs are separated by a blank line, books by two.
 Lines of verse stay lines. A hash of a book's path decides whether it is in train.txt or valid.txt. books.tiktoken is a
-tokenizer trained on train.txt (run the command in the main folder for that; it needs the package `tokenizers`).
+tokenizer trained on train.txt (it needs the package `tokenizers`).
 """
 
 import hashlib
@@ -18,7 +18,11 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from data.tokenizer import BYTE_CHARACTERS, PATTERN, byte_level_bpe, rank_file
 
 COMMIT = "944882722e"
 SOURCES = Path(__file__).with_suffix(".json")
@@ -69,10 +73,7 @@ def is_validation(path):
 
 def train_tokenizer(texts):
     """Return a rank file in the way of docs/data.md."""
-    sys.path.insert(0, ".")
     from tokenizers.trainers import BpeTrainer
-
-    from data.tokenizer import BYTE_CHARACTERS, PATTERN, byte_level_bpe, rank_file
 
     bpe = byte_level_bpe(PATTERN)
     trainer = BpeTrainer(vocab_size=VOCABULARY - 4, initial_alphabet=BYTE_CHARACTERS, show_progress=False)
@@ -109,4 +110,6 @@ if __name__ == "__main__":
         sys.exit("usage: python docs/results/books.py CLONE OUT")
     if Path(sys.argv[2]).exists():
         sys.exit(f"{sys.argv[2]} exists, and is not replaced: choose another folder")
+    if not find_spec("tokenizers"):
+        sys.exit("the package tokenizers is missing: pip install tokenizers")
     main(sys.argv[1], Path(sys.argv[2]))
