@@ -68,7 +68,7 @@ def check_attention(config, dtype, device, causal, documents, fused=fused_attent
 @lru_cache  # a study asks for each of its runs
 def loss_is_edited(causal):
     """Whether `plain_loss` of `Transformer.logits`, or its gradient, differs from the fused loss with this mask."""
-    transformer = model.Transformer(model.ModelConfig()).eval()
+    transformer = model.Transformer(model.ModelConfig(vocab_size=64)).eval()
     torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
     t = torch.arange(5)
     batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
