@@ -47,11 +47,7 @@ def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
         ids = [tokenizer.eos_id] + ids  # the eos of the document before, as in training: token i is now at i + 1
     hidden = model(torch.tensor([ids], device=model.device), causal=False)  # (1, T, d_model)
     p = model.logits(hidden[0, masks]).float().softmax(-1)  # (n_masks, V)
-    best = []
-    for of_mask in p:
-        likeliest = of_mask.topk(k).indices.tolist()
-        best.append([(tokenizer.decode([i]), of_mask[i].item()) for i in likeliest])
-    return best
+    return [[(tokenizer.decode([i]), of_mask[i].item()) for i in of_mask.topk(k).indices.tolist()] for of_mask in p]
 
 
 @torch.no_grad()
@@ -82,8 +78,7 @@ def print_examples(run):
                 lines.append(f"    {text}  {', '.join(guesses)}")
             lines.append("  continued (causal=True, temperature 0.7)")
             for text in CONTINUE:
-                continued = continue_text(model, tokenizer, text, 24)
-                lines.append("    " + continued.replace("\n", " "))
+                lines.append("    " + continue_text(model, tokenizer, text, 24).replace("\n", " "))
     finally:  # a text may be too long for this model
         model.train()
     run.bar.write("\n".join(lines) + "\n")

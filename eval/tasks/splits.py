@@ -58,6 +58,8 @@ class Dataset:
     def summary(self):
         """Return what a user should know of it before training, as lines of text."""
         lines = [f"{self.name} ({self.family}), {' and '.join(main_of(self.main))}"]
+        train, validation, test = map(len, (self.train, self.validation, self.test))
+        lines.append(f"examples: train {train:,}, validation {validation:,}, test {test:,}")
         if self.labels:
             lines.append(f"labels: {self.labels}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
