@@ -570,9 +570,8 @@ class Run:
         if self.rank > 0 and not self.sharded:
             return
         cfg, step, transformer = self.cfg, self.step, self.transformer
-        model = runtime.whole(transformer.state_dict())
-        optimizers = {name: runtime.whole(optimizer.state_dict()) for name, optimizer in self.optimizers.items()}
-        trained = runtime.whole(self.trained)
+        optimizers = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
+        model, optimizers, trained = runtime.whole((transformer.state_dict(), optimizers, self.trained))
         if self.rank > 0:
             return
         for name, leaf in checkpoint.leaves({"model": model, "optimizer": optimizers, **trained}):
