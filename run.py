@@ -84,8 +84,8 @@ LIMITS = [
     ("at least", 1, "max_steps global_batch_tokens micro_batch eval_windows keep_last"),
     ("at least", 1, "log_interval eval_interval checkpoint_interval"),
     ("at least", 0, "switch_step warmup_steps decay_steps seed clm_windows mask_proportions vocab_size"),
-    ("at least", 0, "beta1 beta2 eps weight_decay"),
-    ("above", 0, "lr embedding_lr_scale grad_clip mask_ratio keep_steps"),
+    ("at least", 0, "beta1 beta2 weight_decay"),
+    ("above", 0, "lr embedding_lr_scale eps grad_clip mask_ratio keep_steps"),  # eps = 0 divides by 0 for unseen tokens
     ("below", 1, "beta1 beta2 clm_windows mask_ratio"),
 ]
 CHOICES = {
