@@ -551,8 +551,7 @@ class Run:
 
     def evaluate(self, loss_module):
         """Return the validation losses; see data/validation.py."""
-        machine = self.device, self.rank, self.world_size
-        return validation.evaluate(loss_module, self.val_batches, self.predict_from, self.cfg.micro_batch, *machine)
+        return validation.evaluate(loss_module, self.val_batches, self.predict_from, self.cfg.micro_batch, self.device)
 
     def write(self, values):
         """Write the line of the last step to the log, if there are values for it."""
