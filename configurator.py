@@ -9,6 +9,7 @@ executed. All mistakes are reported before any work starts.
 
 import ast
 import operator
+import os
 import re
 import sys
 from contextlib import suppress
@@ -185,7 +186,9 @@ def convert(value, default):
     if kind in (int, float):
         is_number = type(value) in (int, float) and abs(value) < 2**63
         return kind(value) if is_number and kind(value) == value else None
-    return value if type(value) is kind and not re.search(NO_TEXT, str(value)) else None
+    if type(value) is not kind or re.search(NO_TEXT, str(value)):
+        return None
+    return os.path.expanduser(value) if kind is str else value  # a shell leaves the ~ in --out_dir=~/runs
 
 
 def first_item(default):

@@ -84,8 +84,8 @@ LIMITS = [
     ("at least", 1, "max_steps global_batch_tokens micro_batch eval_windows keep_last"),
     ("at least", 1, "log_interval eval_interval checkpoint_interval"),
     ("at least", 0, "switch_step warmup_steps decay_steps seed clm_windows mask_proportions vocab_size"),
-    ("at least", 0, "beta1 beta2 eps weight_decay"),
-    ("above", 0, "lr embedding_lr_scale grad_clip mask_ratio keep_steps"),
+    ("at least", 0, "beta1 beta2 weight_decay"),
+    ("above", 0, "lr embedding_lr_scale eps grad_clip mask_ratio keep_steps"),  # eps = 0 divides by 0 for unseen tokens
     ("below", 1, "beta1 beta2 clm_windows mask_ratio"),
 ]
 CHOICES = {
@@ -551,8 +551,7 @@ class Run:
 
     def evaluate(self, loss_module):
         """Return the validation losses; see data/validation.py."""
-        machine = self.device, self.rank, self.world_size
-        return validation.evaluate(loss_module, self.val_batches, self.predict_from, self.cfg.micro_batch, *machine)
+        return validation.evaluate(loss_module, self.val_batches, self.predict_from, self.cfg.micro_batch, self.device)
 
     def write(self, values):
         """Write the line of the last step to the log, if there are values for it."""
@@ -570,9 +569,8 @@ class Run:
         if self.rank > 0 and not self.sharded:
             return
         cfg, step, transformer = self.cfg, self.step, self.transformer
-        model = runtime.whole(transformer.state_dict())
-        optimizers = {name: runtime.whole(optimizer.state_dict()) for name, optimizer in self.optimizers.items()}
-        trained = runtime.whole(self.trained)
+        optimizers = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
+        model, optimizers, trained = runtime.whole((transformer.state_dict(), optimizers, self.trained))
         if self.rank > 0:
             return
         for name, leaf in checkpoint.leaves({"model": model, "optimizer": optimizers, **trained}):

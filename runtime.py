@@ -63,7 +63,8 @@ def keep_freed_memory():
 
 def world():
     """This process's (rank, number of processes), as torchrun sets them; (0, 1) without torchrun."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    return int(os.environ.get("RANK", 0)) % world_size, world_size  # 0 of 1, where a shell has a RANK of its own
 
 
 def set_up(device, deterministic):
@@ -154,28 +155,33 @@ def gather(x):
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
-def whole(x):
+def map_items(function, x):
+    """Return nested dicts, lists and tuples with function(item) in place of each item."""
+    if isinstance(x, dict):
+        return {key: map_items(function, value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return type(x)(map_items(function, value) for value in x)
+    return function(x)
+
+
+def whole(state):
     """Return a state dict with whole tensors in place of shards. All processes call this at the same time.
 
     They are on the CPU of rank 0. The other processes have None, because a checkpoint may fit a host once only.
     """
-    if isinstance(x, dict):
-        return {key: whole(value) for key, value in x.items()}
-    if isinstance(x, (list, tuple)):
-        return type(x)(map(whole, x))
-    if not isinstance(x, DTensor):
-        return x
-    x = gather(x)
-    return x.cpu() if dist.get_rank() == 0 else None
+
+    def whole_tensor(x):
+        if not isinstance(x, DTensor):
+            return x
+        x = gather(x)
+        return x.cpu() if dist.get_rank() == 0 else None
+
+    return map_items(whole_tensor, state)
 
 
-def outline(x):
+def outline(state):
     """Return a state dict whose tensors have a shape only, except single numbers."""
-    if isinstance(x, dict):
-        return {key: outline(value) for key, value in x.items()}
-    if isinstance(x, (list, tuple)):
-        return type(x)(map(outline, x))
-    return x.to("meta") if isinstance(x, torch.Tensor) and x.ndim else x
+    return map_items(lambda x: x.to("meta") if isinstance(x, torch.Tensor) and x.ndim else x, state)
 
 
 def from_rank_0(state):

@@ -23,6 +23,7 @@ import torch
 
 from data.shards import CYCLE
 from errors import Damaged, DataError
+from runtime import map_items
 
 u64 = np.uint64
 OPEN_SHARDS = 64  # files that a stream keeps open at a time, at most
@@ -292,6 +293,4 @@ def to_device(x, device):
     """Return a tensor, or a dict of tensors, on a device. The copy to a GPU is asynchronous."""
     if device.type == "cpu":
         return x
-    if isinstance(x, dict):
-        return {name: to_device(tensor, device) for name, tensor in x.items()}
-    return x.pin_memory().to(device, non_blocking=True)
+    return map_items(lambda tensor: tensor.pin_memory().to(device, non_blocking=True), x)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from data.loader import to_device
 from data.objective import Examples
+from runtime import world
 
 MASK_RATIO = 0.4
 
@@ -59,13 +60,14 @@ class HiddenTokens:
 
 
 @torch.no_grad()
-def evaluate(loss_module, val_batches, predict_from, micro_batch, device, rank, world_size):
+def evaluate(loss_module, val_batches, predict_from, micro_batch, device):
     """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
 
     That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
     predict_from: the position from which the model predicts a hidden token.
     """
     loss_module.eval()
+    rank, world_size = world()
     values = {}
     for what in (NextToken(), HiddenTokens(predict_from)):
         name = f"val_{what.name}_loss"

@@ -46,10 +46,9 @@ def summary(log):
 def print_start(run, rates):
     """Print the model, the budget and the machine, a line each. rates: the learning rate of each step."""
     cfg, config, transformer = run.cfg, run.config, run.transformer
-    n_params = sum(p.numel() for p in transformer.parameters()) / 1e6
     print(
-        f"model    {n_params:.1f}M parameters: {config.n_layer} layers of width {config.d_model}, {config.n_head} "
-        f"heads, windows of {config.seq_len:,} tokens"
+        f"model    {sum(p.numel() for p in transformer.parameters()) / 1e6:.1f}M parameters: {config.n_layer} layers "
+        f"of width {config.d_model}, {config.n_head} heads, windows of {config.seq_len:,} tokens"
     )
 
     windows = Counter()  # of the sampled steps, by objective
@@ -60,10 +59,9 @@ def print_start(run, rates):
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
     each = cfg.max_steps / len(run.sampled)  # how many steps a sampled one stands for
-    n_tokens = windows.total() * config.seq_len * each
-    parts = [f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"]
+    parts = [f"{windows.total() * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
     for folder, n in run.train_batches.epochs(cfg.max_steps).items():
-        parts.append(f"{n:.3g} epochs of {folder}")
+        parts.append(f"{n:.3g} epochs of {folder} (validation: {run.val_batches[folder][1].windows_per_step} windows)")
     for name, n in windows.items():
         parts.append(f"{n / windows.total():.0%} {title(name)}")
     parts.append(f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step")

@@ -59,7 +59,8 @@ def test_the_last_word_wins():
 
 
 def test_values(problems):
-    """The same on the command line and in a file. True is not 1, and 1.0 is not 1."""
+    """The same on the command line and in a file. True is not 1, and 1.0 is not 1. A shell leaves --out_dir=~/x."""
+    assert load("--out_dir=~/x").out_dir == load(config('out_dir = "~/x"')).out_dir == str(Path.home() / "x")
     taken = rows_of("settings in a file and as a flag")
     for key, text, expected in taken + rows_of("settings as a flag"):
         assert repr(load(f"--{key}={text}")[key]) == expected

@@ -153,6 +153,11 @@ def test_with_shards_a_buffer_without_a_value_is_refused():
         runtime.shard(PretrainingLoss(transformer), CPU)
 
 
+def test_a_rank_without_torchrun_is_another_programs(monkeypatch):
+    monkeypatch.setenv("RANK", "8")  # process 8 would train without a word and save nothing
+    assert runtime.world() == (0, 1)
+
+
 @pytest.mark.parametrize("D", [16, 48])
 def test_flops_count_matches_pytorchs(D):
     shape = dict(vocab_size=512, n_layer=3, n_head=4, n_kv_head=2, d_model=64, d_ff=96, seq_len=64)

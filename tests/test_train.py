@@ -106,7 +106,9 @@ def test_other_objectives_optimizers_and_data_keep_the_promises(train, mixture, 
 def test_a_mixture_counts_exactly(train, tiny, tmp_path):
     """16 windows of 32 tokens a step. The loss is the mean over all predicted tokens of both kinds."""
     out = tmp_path / "run"
-    train(1, *tiny, "--clm_windows=0.25", "--mask_ratio=0.25", "--max_steps=17", f"--out_dir={out}")
+    more = "--clm_windows=0.25 --mask_ratio=0.25 --max_steps=17 --eval_windows=999".split()
+    text = train(1, *tiny, *more, f"--out_dir={out}")
+    assert int(re.search(r"\(validation: (\d+) windows\)", text)[1]) < 150  # there are no more
     lines = [line for line in read_metrics(out) if line["phase"] == "clm + mlm" and "loss" in line]
     assert [line["step"] for line in lines] == [*range(9, 18)]
     for line in lines:
