@@ -202,7 +202,7 @@ NOT_FOLLOWED = {  # what a run says: a file, a text of it, and what is there ins
         "data/objective.py", "        random = w.random()\n",
         "        random = np.random.default_rng().integers(0, 2**63, w.tokens.shape).astype(np.uint64)\n"),
     "`objective` in train.py differs from call to call": (
-        "train.py", "if step < cfg.switch_step or window < round(cfg.clm_windows * n_windows):",
+        "train.py", "if step < cfg.switch_step or (window + step) % n_windows < round(cfg.clm_windows * n_windows):",
         "if torch.rand(()) < 0.5:"),
     "'CLM' object has no attribute 'name'": ("data/objective.py", '    name = "clm"\n', ""),
     "PretrainingLoss has weights of its own": (

@@ -39,6 +39,7 @@ RECIPES = {  # the recipe in a model's name: its name on the pages
     "first10-mlm": "the intervention",
     "clm25": "25 % CLM, then MLM",
     "first10": "the intervention",
+    "first25": "80/10/10 for 25 %, then pure MLM",
 }
 PAIRS = (
     ("mlm-80-0-20", "mlm-80-20-0"),
@@ -235,6 +236,7 @@ def ladder():
     for tasks, (narrow, wide) in leads.items():
         change = with_interval(each[0] for each in differences(wide, narrow).values())
         print(f"lead of 25 % CLM at width 128 minus that at width 64, {' and '.join(tasks)}: {change}")
+    over_seeds("width 64 in float32", choose(models(rows, "w64-(.+)-13-fp32")), [("first25", "clm25")])
 
 
 def visible():

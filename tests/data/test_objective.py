@@ -2,12 +2,15 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 
 from data import objective as module
+from data.loader import mixing_pattern
 from data.objective import CLM, MLM, group_windows, is_decoder, predicts_from
 from errors import DataError
+from eval.study.branch import globals_of
 from helpers import record
 
 
@@ -46,6 +49,17 @@ def test_the_checksum_of_a_schedule_counts_fields_but_not_addresses():
     Span = dataclasses.make_dataclass("Span", [("span", object, 3)], bases=(MLM,), frozen=True)
     a, b, c, d = (module.checksum_of([{Span(span=span): range(4)}]) for span in (3, 4, lambda: 3, lambda: 4))
     assert a != b and c == d
+
+
+@pytest.mark.parametrize("n_windows, draws", [(8, 125), (20, 50), (200, 5), (11, 100)])
+def test_clm_windows_come_from_all_sources(n_windows, draws):
+    """A source of a mixture may have the same place in each step."""
+    sources, _ = mixing_pattern([1000 - draws, draws])
+    objective = globals_of("train.py")["objective"]
+    cfg = SimpleNamespace(switch_step=0, clm_windows=0.25, mask_ratio=0.4, predict_from="mask", mask_proportions=())
+    steps = [divmod(i, n_windows) for i in range(400 * n_windows) if sources[i % 1000]]
+    clm = [objective(*place, n_windows, cfg).name == "clm" for place in steps]
+    assert sum(clm) / len(clm) == pytest.approx(0.25, abs=0.05)
 
 
 def test_windows_may_be_left_out_but_not_all():
