@@ -351,9 +351,7 @@ def hub_texts(state, kind, role, class_name, **facts_of_card):
     if role in ("fill-mask", "encoder", "ir"):
         for file in SENTENCES:
             files[file] = filled(file, facts)
-    texts = {}
-    for file, content in files.items():
-        texts[file] = json.dumps(content, ensure_ascii=False, indent=1)
+    texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
     note = "check" if "is_causal" in config else ""
     texts["README.md"] = model_card(state, note, max_len=max_len, **facts_of_card)
     return texts

@@ -148,8 +148,8 @@ def prediction_lines(answers, examples):
         if score is not None:
             score = np.round(np.float64(score), 6).tolist()
         line = dict(id=id, gold=example.gold, predicted=answer.predicted, score=score)
-        text = json.dumps(line, ensure_ascii=False)
-        yield f"{text}\n".encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        yield text.encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
 
 
 def table(result):

@@ -10,7 +10,7 @@ from data import objective as module
 from data.loader import mixing_pattern
 from data.objective import CLM, MLM, group_windows, is_decoder, predicts_from
 from errors import DataError
-from eval.study.branch import globals_of
+from eval.study.branch import TRAIN, globals_of
 from helpers import record
 
 
@@ -55,7 +55,7 @@ def test_the_checksum_of_a_schedule_counts_fields_but_not_addresses():
 def test_clm_windows_come_from_all_sources(n_windows, draws):
     """A source of a mixture may have the same place in each step."""
     sources, _ = mixing_pattern([1000 - draws, draws])
-    objective = globals_of("train.py")["objective"]
+    objective = globals_of(TRAIN)["objective"]
     cfg = SimpleNamespace(switch_step=0, clm_windows=0.25, mask_ratio=0.4, predict_from="mask", mask_proportions=())
     steps = [divmod(i, n_windows) for i in range(400 * n_windows) if sources[i % 1000]]
     clm = [objective(*place, n_windows, cfg).name == "clm" for place in steps]
