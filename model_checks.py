@@ -70,8 +70,8 @@ def loss_is_edited(causal):
     """Whether `plain_loss` of `Transformer.logits`, or its gradient, differs from the fused loss with this mask."""
     transformer = model.Transformer(model.ModelConfig(vocab_size=64)).eval()
     torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
-    t = torch.arange(5)
-    batch = {"tokens": t[None], "positions": t, "targets": torch.tensor([1, -1, 3, 0, 7])}
+    t = torch.arange(16)
+    batch = {"tokens": t.view(2, 8), "positions": t, "targets": t * 5 % 17 - 1}  # -1, 4, 9, 14, 2 and so on
     found = []
     for plain in (False, True):
         loss, _ = model.PretrainingLoss(transformer, plain)(batch, causal)

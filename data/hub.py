@@ -95,10 +95,10 @@ def hub_views(model):
     """Return {the hub's name: tensor} of a Transformer's state dict. The tensors are views of its own."""
     views = {}
     for name, x in model.items():
-        *block, part, kind = name.split(".")  # blocks.3.qkv.bias, norm.weight
+        *block, part, kind = f".{name}".split(".")  # blocks.3.qkv.bias, norm.weight
         if part not in TENSORS:
             raise DataError(f"model folders have no place for {name}")
-        layer = "".join(block[1:])
+        layer = "".join(block[2:])
         rows = len(x) // len(TENSORS[part])
         if part == "qkv":
             q = model[f"blocks.{layer}.attn_out.weight"].shape[1]

@@ -418,6 +418,8 @@ def test_an_edited_model_does_not_go_out(tuned, monkeypatch, tmp_path):
             patch.setattr(owner, name, edit)
             go_out()
         assert {*os.listdir(tmp_path)} <= {"model.pt"}
+    with pytest.raises(DataError, match="no place for positions"):  # a parameter of Transformer itself
+        checkpoint.hub().hub_views({"positions": distance})
 
 
 CAUSAL = {"fine_tuned": dict(family="qa", settings=dict(causal=True))}

@@ -16,6 +16,7 @@ import configurator
 from data.objective import CLM, MLM
 from errors import DataError
 from eval.tasks.families import Item, nearest_documents, subsample
+from eval.tasks.hub_encoder import encoder_of
 from eval.tasks.model import BATCH_TOKENS, TaskModel, predict
 from eval.tasks.readers import Pair, Query, Question, Sentence, Text
 from eval.tasks.result import build, evaluate, load, origin, prediction_lines
@@ -302,16 +303,21 @@ def test_a_text_has_the_same_output_alone_and_in_company(encoder, name, causal, 
         predict(model, items)
 
 
-def test_texts_are_not_packed_if_the_position_in_a_row_matters(saved, monkeypatch):
-    """As in a model that was edited to have absolute positions."""
-    forward, positions = Transformer.forward, torch.linspace(0, 1, 128)[:, None]
-    edited = lambda self, tokens, *more: forward(self, tokens, *more) + positions[: tokens.shape[1]]  # noqa: E731
-    monkeypatch.setattr(Transformer, "forward", edited)
-    _, model = saved("ir")
+def test_texts_are_not_packed_if_the_position_in_a_row_matters(encoder, saved, monkeypatch):
+    """As in a model that was edited to have absolute positions, which begin as 0. One that sees padding is refused."""
+    state, forward, positions = checkpoint.load(encoder), Transformer.forward, torch.linspace(0, 1, 128)[:, None]
+    state["model"] = state["model"] | {"norm.weight": torch.full((64,), 2.0)}
+    shift = lambda self, T: (self.norm.weight[0] - 1) * positions[:T]  # noqa: E731
+    monkeypatch.setattr(Transformer, "forward", lambda *args: forward(*args) + shift(args[0], args[1].shape[1]))
+    assert encoder_of(state, random_weights=True).one_text_per_row
+    _, model = saved("ir", state)
     items = [Item([*range(n)], None) for n in (7, 30, 3)]
     for item, output in zip(items, predict(model, items)):
         (alone,) = predict(model, [item])
         np.testing.assert_allclose(output, alone, atol=1e-5)
+    monkeypatch.setattr(Transformer, "forward", lambda *args: forward(*args).roll(-1, 1))
+    with pytest.raises(DataError, match="depend on what follows it in a row"):
+        encoder_of(state)
 
 
 def test_what_a_checkpoint_has_learned_follows_from_its_record(encoder):
