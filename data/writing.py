@@ -150,7 +150,7 @@ def cut_tail(folder, records, dtype, val_fraction):
             streams.append(np.fromfile(folder / "shards" / part["file"], dtype))
             size += part["bytes"]
             documents += part["documents"]
-            empty += part.get("empty", 0)  # an older version did not count them
+            empty += part["empty"]
     tokens = np.concatenate(streams)
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")

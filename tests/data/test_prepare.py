@@ -1,7 +1,6 @@
 """Text to shards: what is written, that it is whole or absent, and that a killed preparation goes on."""
 
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ import pytest
 from data import prepare as module
 from data.files import lock_folder
 from data.prepare import make_pieces, prepare
-from data.shards import digest, load_meta
+from data.shards import load_meta
 from data.tokenizer import Tokenizer
 from data.tokenizer_files import EMBEDDED, read_tokenizer
 from errors import DataError
@@ -222,16 +221,6 @@ def test_a_damaged_piece_is_made_again_and_no_other(unfinished, corpus, tmp_path
     assert content(unfinished) == content(corpus / "expected")
     assert {name: (unfinished / name).stat().st_ino for name in before} == before
     assert (tmp_path / "precious").read_bytes() == b"content" and not (unfinished / path.name).is_symlink()
-
-
-def test_pieces_of_a_version_that_did_not_count_empty_documents_are_joined(unfinished, corpus, tmp_path):
-    for path in records(unfinished):
-        record, _ = json.loads(path.read_bytes())
-        for split in record.values():
-            del split["empty"]
-        path.write_text(json.dumps([record, digest(record)]))
-    prepare(tmp_path / "in", unfinished, **OPTIONS)
-    assert tokens(unfinished, "train") == tokens(corpus / "expected", "train")
 
 
 @pytest.mark.parametrize("changed", ["tokenizer", "in/0.jsonl", "in/9.txt", "out.partial/a"])
