@@ -58,8 +58,8 @@ def step_flops(transformer, groups, window_split):
     seen = 2 / 3 if window_split == "random" else 1.0
     flops = 0
     for objective, windows in groups.items():
-        per_token = flops_per_token(transformer, T, objective.causal, objective.n_predicted(T) / T, seen)
-        flops += len(windows) * T * per_token
+        predicted = objective.n_predicted(T) / T
+        flops += len(windows) * T * flops_per_token(transformer, T, objective.causal, predicted, seen)
     return flops
 
 

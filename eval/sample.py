@@ -101,8 +101,7 @@ def main(argv):
         if cfg.fill:
             masks = fill_in(model, tokenizer, cfg.fill, predict_from=predicts_from(phases_of(state)))
             for number, best in enumerate(masks, 1):
-                guesses = [f"{token!r} {p:.1%}" for token, p in best]
-                print(f"mask {number}: {', '.join(guesses)}")
+                print(f"mask {number}:", ", ".join(f"{token!r} {p:.1%}" for token, p in best))
         if cfg.prompt:
             print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
     except ValueError as error:  # such as a text that is longer than seq_len

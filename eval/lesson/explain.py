@@ -46,8 +46,7 @@ def example(state, tokenizer):
     cfg = configurator.Settings(state["settings"])
     batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, state["config"]["seq_len"])
     shown = {}
-    objectives = {"CLM": CLM(), "MLM": MLM(cfg.mask_ratio)}
-    for name, objective in objectives.items():
+    for name, objective in {"CLM": CLM(), "MLM": MLM(cfg.mask_ratio)}.items():
         batch = batches.batch(state["step"], objective, [0])
         (inputs,) = batch["tokens"]
         targets = torch.full_like(inputs, -1).scatter(0, batch["positions"], batch["targets"])

@@ -72,8 +72,8 @@ def check_report(cfg):
 
 def study(argv, command=COMMAND):
     """Do what is missing of a study, or a part of it."""
-    args = ["--plan=True" if arg == "--plan" else arg for arg in argv]
-    plan = Plan(configurator.load(__file__, args, check, command))
+    argv = ["--plan=True" if arg == "--plan" else arg for arg in argv]
+    plan = Plan(configurator.load(__file__, argv, check, command))
     cfg, waves = plan.cfg, selected(plan)
     items = sum(waves.values(), [])
     runs = [item for item in items if isinstance(item, Run)]

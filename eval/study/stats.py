@@ -54,8 +54,7 @@ def tail(h, df, se=1.0, shared=0.0):
     given its chi-squared denominator, so this is a mean over that one.
     """
     x, weights = chi(df)
-    deviations = np.hypot(se * math.sqrt(df) / x, shared)
-    z = h / deviations
+    z = h / np.hypot(se * math.sqrt(df) / x, shared)
     return float(weights @ [math.erfc(value) for value in z / math.sqrt(2)])
 
 
@@ -74,8 +73,7 @@ def interval(values):
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return mean, None
-    deviation = np.std(values, ddof=1)
-    return mean, half_width(n - 1, deviation / math.sqrt(n))
+    return mean, half_width(n - 1, np.std(values, ddof=1) / math.sqrt(n))
 
 
 def bootstrap(instances, resamples, seed):

@@ -223,10 +223,8 @@ def normalize_answer(text):
 
 def word_f1(a, b):
     """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
-    a = Counter(a.split())
-    b = Counter(b.split())
-    overlap = (a & b).total()
-    return 2 * overlap / max(1, a.total() + b.total())
+    a, b = Counter(a.split()), Counter(b.split())
+    return 2 * (a & b).total() / max(1, a.total() + b.total())
 
 
 def squad(predicted, gold):

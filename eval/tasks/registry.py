@@ -120,8 +120,7 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
         if problems:
             raise DataError("; ".join(problems))
     elif task:
-        names = ", ".join(TASKS)
-        raise DataError(f"task={task}: no such task. There are {names}; a task file ends in .py")
+        raise DataError(f"task={task}: no such task. There are {', '.join(TASKS)}; a task file ends in .py")
     found = made(name, given, folder, zero_shot)
     allowed = ["family", "metric", *SPLITS, *SETTINGS[found.family].split()]
     if unused := [name for name, value in given.items() if value and name not in allowed]:
