@@ -24,7 +24,7 @@ import torch
 
 from data.files import is_model, misfits, refuse_existing, write_whole
 from data.tokenizer import Tokenizer
-from model import ModelConfig, Transformer
+from model import ModelConfig, without_weights
 
 # What each checkpoint's dict has at least. A model of the hub has no settings.
 PARTS = {"step", "model", "config", "settings", "tokenizer", "tokenizer_ranks"}
@@ -242,11 +242,10 @@ def model_from(state, path="the checkpoint"):
     Raises DataError if model.py makes no model with these weights.
     """
     config = config_of(state, path)
-    with torch.device("meta"):  # no memory, no initial weights: the state's tensors become the parameters
-        try:
-            model = Transformer(config)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
+    try:
+        model = without_weights(config)  # the state's tensors become the parameters
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
     check_weights(model, state, path)
     shared = {}  # the names of each weight: a tied embedding has two, and so have weights that blocks share
     for name, p in model.named_parameters(remove_duplicate=False):

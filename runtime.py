@@ -138,9 +138,6 @@ def shard(loss_module, device):
     Each micro-batch's backward pass averages the gradients, in fp32: adding them up first would take memory for all.
     """
     transformer = loss_module.model
-    for name, x in transformer.named_buffers():
-        if x.is_meta:
-            raise DataError(f"{name} in model.py: with --shard=True, create it on the CPU, as `rope_tables` does")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     matrices = {p for p in transformer.blocks.parameters() if p.ndim == 2}
     fully_shard(loss_module, mesh=mesh, reshard_after_forward=True, ignored_params=matrices)

@@ -20,7 +20,7 @@ import runtime
 from data.objective import CLM, MLM
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PretrainingLoss, Transformer
+from model import PretrainingLoss, Transformer, without_weights
 from run import Run, check
 
 # --- run ---
@@ -130,10 +130,10 @@ def make_model(cfg, run):
     With shards, each process has a part of the weights. They get their values later, in `run.start`.
     """
     torch.manual_seed(cfg.seed)
-    with torch.device("meta" if run.sharded else "cpu"):
-        transformer = Transformer(run.config)
-    if not run.sharded:
-        transformer.to(run.device)
+    if run.sharded:
+        transformer = without_weights(run.config)
+    else:
+        transformer = Transformer(run.config).to(run.device)
     transformer.compute_dtype = getattr(torch, cfg.dtype)
     transformer.recompute = cfg.recompute
     transformer.attention_backend = cfg.attention

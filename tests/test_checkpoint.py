@@ -47,18 +47,19 @@ def test_a_flipped_byte_is_noticed_or_harmless_and_a_missing_end_noticed(state, 
         checkpoint.load(tmp_path / "none.pt")
 
 
-def test_weights_that_blocks_share_are_shared_when_loaded(monkeypatch, tmp_path):
+def test_weights_that_blocks_share_are_shared_when_loaded_and_tables_have_values(monkeypatch, tmp_path):
     class Shared(Transformer):
         def __init__(self, config):
             super().__init__(config)
             self.blocks[1].qkv.weight = self.blocks[0].qkv.weight
+            self.table = torch.arange(config.n_layer)
 
-    monkeypatch.setattr(checkpoint, "Transformer", Shared)
+    monkeypatch.setattr("model.Transformer", Shared)
     model = Shared(ModelConfig(vocab_size=30, n_layer=2, d_model=8, d_ff=8, tie_embeddings=True))
     checkpoint.save(tmp_path / "ckpt-7.pt", state_of(model, {"seed": 1}, step=7))
     loaded = checkpoint.load_model(tmp_path)
     assert loaded.blocks[1].qkv.weight is loaded.blocks[0].qkv.weight
-    assert loaded.head.weight is loaded.embedding.weight
+    assert loaded.head.weight is loaded.embedding.weight and loaded.table.tolist() == [0, 1]
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in model.parameters())
 
 

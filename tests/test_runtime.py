@@ -17,7 +17,6 @@ import model_checks
 import runtime
 from data.flops import flops_per_token, peak_flops, step_flops, utilization
 from data.objective import CLM, MLM
-from errors import DataError
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
 from model_checks import check_attention, set_attention, stress_attention
@@ -142,15 +141,6 @@ assert runtime.scatter(rows.to("meta") if rank else rows, like).full_tensor().eq
 def test_optimizer_state_of_another_shape_than_its_weight_is_shared(run_world, tmp_path):
     (tmp_path / "scatter.py").write_text(SCATTER)
     assert [code for code, _ in run_world(2, [], tmp_path / "scatter.py")] == [0, 0]
-
-
-def test_with_shards_a_buffer_without_a_value_is_refused():
-    """Models are built on the meta device then, where an edit of model.py may create one."""
-    with torch.device("meta"):
-        transformer = Transformer(ModelConfig())
-        transformer.register_buffer("temperature", torch.ones(1))
-    with pytest.raises(DataError, match="temperature in model.py: with --shard=True, create it on the CPU"):
-        runtime.shard(PretrainingLoss(transformer), CPU)
 
 
 def test_a_rank_without_torchrun_is_another_programs(monkeypatch):

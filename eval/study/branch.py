@@ -7,14 +7,12 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
-import torch
-
 from configurator import Settings
 from data.flops import step_flops
 from data.objective import group_windows
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
-from model import ModelConfig, Transformer
+from model import ModelConfig, without_weights
 from run import RESUME_MAY_CHANGE, model_config
 
 TRAIN = ROOT / "train.py"
@@ -50,11 +48,11 @@ def globals_of(script):
 
 
 @cache
-def without_weights(*shape):
+def model_of(*shape):
     """Return the Transformer of a ModelConfig, given as pairs of its fields. Its weights take no memory."""
     # Without initial values: to fill tensors on "meta", PyTorch would load its compiler, which takes half a second.
-    with torch.device("meta"), patch("torch.nn.Embedding.reset_parameters"):
-        return Transformer(ModelConfig(**dict(shape)))
+    with patch("torch.nn.Embedding.reset_parameters"):
+        return without_weights(ModelConfig(**dict(shape)))
 
 
 class Schedule:
@@ -83,7 +81,7 @@ class Schedule:
 
         Windows count as not split.
         """
-        transformer = without_weights(*vars(self.config).items())
+        transformer = model_of(*vars(self.config).items())
         steps = self.steps[:: math.ceil(len(self.steps) / 125)]
         every = math.ceil(self.n_windows / 64)
         total = 0
