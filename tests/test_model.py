@@ -184,10 +184,8 @@ def test_linear_cross_entropy_is_plain_cross_entropy(N, V, dtype, tolerance):
 
 
 def test_the_plain_loss(monkeypatch):
-    """It equals the fused one over several chunks, in value and gradient.
-
-    An edit of it has no effect without gradients, as in validation. An edit of the logits has one there, too.
-    """
+    """It equals the fused one over several chunks, in value and gradient. An edit of it has no effect without
+    gradients, as in validation. An edit of the logits has one there, too."""
     torch.manual_seed(0)
     batch, small = small_batch(), small_model()
     batch["targets"] = batch["targets"].index_fill(0, torch.arange(5), -1)

@@ -143,10 +143,8 @@ def test_killed_at_random_moments(again, train, tmp_path, seed):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGINT)])
 def test_a_signal_saves_and_says_how_to_continue(again, run, train, tmp_path, number):
-    """While a process trains, no other one writes to its folder; what runs after it goes on from its last step.
-
-    As under nohup, a signal that is ignored at the start stays so.
-    """
+    """While a process trains, no other one writes to its folder; what runs after it goes on from its last step. As
+    under nohup, a signal that is ignored at the start stays so."""
     args, out, reference = again
     nohup = train_after(tmp_path, "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)")
     attempt = Run(args, tmp_path / "output", nohup)
@@ -272,10 +270,8 @@ data.shards.sha256_of = lambda paths: time.sleep(0.5) or plain(paths)
 
 @pytest.mark.parametrize("step", [5, 20])
 def test_data_that_changed_are_noticed(again, data_dir, run, train, tmp_path, step):
-    """A flipped bit, in a run that resumes and in one that has finished. With the bit as it was, the run goes on.
-
-    The message says up to which step the data were whole: those of a start that read them all.
-    """
+    """A flipped bit, in a run that resumes and in one that has finished. With the bit as it was, the run goes on. The
+    message says up to which step the data were whole: those of a start that read them all."""
     (args, out, reference), data = again, shutil.copytree(data_dir, tmp_path / "data")
     copy_up_to(step, reference, out)
     flip_bit(data / "train-00001.bin", 1000)

@@ -233,10 +233,8 @@ def run_card(folder, monkeypatch):
     (QWEN3 | dict(tie_embeddings=True), MLM(0.4, "before"), "qwen3", "Qwen3Model"),
 ])  # fmt: skip
 def test_encoders_of_texts(shape, objective, kind, name, tmp_path, monkeypatch):
-    """A padded batch of texts in, the mean of the hidden states out, in sentence-transformers as in ours.
-
-    An encoder that predicts from the position before has no head for masks. A Qwen 3 has none in transformers.
-    """
+    """A padded batch of texts in, the mean of the hidden states out, in sentence-transformers as in ours. An encoder
+    that predicts from the position before has no head for masks. A Qwen 3 has none in transformers."""
     library = pytest.importorskip("sentence_transformers")
     state = random_state(shape, [CLM(), objective])
     folder = export(state, tmp_path / "out", kind)

@@ -144,10 +144,8 @@ def test_which_tokenizers_are_alike():
 
 @pytest.mark.parametrize("kind", ["embedded", *TABLES["patterns"], *KINDS], ids=lambda kind: kind[:8])
 def test_out_and_in_again(kind, hub_folders, tmp_path):
-    """What is exported gives the same ids by transformers, with eos at the end, and by us; so do state and file.
-
-    A word has the ids that it has inside a sentence, wherever it stands.
-    """
+    """What is exported gives the same ids by transformers, with eos at the end, and by us; so do state and file. A word
+    has the ids that it has inside a sentence, wherever it stands."""
     transformers = pytest.importorskip("transformers")
     if kind in KINDS:
         one = read_tokenizer(hub_folders[kind][0])
@@ -187,10 +185,8 @@ def small(*added):
 
 @pytest.mark.parametrize("added, files, expected", TABLES["folders"])
 def test_special_tokens_of_a_folder(tmp_path, added, files, expected):
-    """added: special tokens. expected: ids of mask, pad, bos, eos; vocab_size, which grows if it is below the ids.
-
-    The id of an ordinary token means nothing. With special_tokens_map.json, eos is that of transformers.
-    """
+    """added: special tokens. expected: ids of mask, pad, bos, eos; vocab_size, which grows if it is below the ids. The
+    id of an ordinary token means nothing. With special_tokens_map.json, eos is that of transformers."""
     (tmp_path / "one").mkdir()
     (tmp_path / "one/tokenizer.json").write_text(small(*added.split()))
     for name, content in files.items():

@@ -40,10 +40,8 @@ def test_doctor_says_what_fails(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_gpu_script_survives_its_caller(tmp_path):
-    """It is killed with all that it started in its session, called again for a moment, then until the end.
-
-    A part that had ended does not run again. The settings of the others are right.
-    """
+    """It is killed with all that it started in its session, called again for a moment, then until the end. A part that
+    had ended does not run again. The settings of the others are right."""
     stub, log, out = (tmp_path / name for name in ("python3", "asked", "out"))
     stub.write_text(Path(__file__).with_name("python.txt").read_text().format(python=sys.executable, log=log))
     stub.chmod(0o755)
