@@ -63,8 +63,7 @@ def score_curves(kind, x, models, results):
     for target in results.targets:
         points = []
         for model in models:
-            score = value(model, target)
-            if score:
+            if score := value(model, target):
                 place = getattr(results.example[model], x) if len(models) > 1 else math.nan
                 points.append((place, score.mean, score.half or 0))
         curves[target] = [sorted(points)]

@@ -85,8 +85,8 @@ def write(plan):
     if drawn := figures.draw(folder, cfg.figures, results, logs):
         page += ["## Figures", *(f"![{what}]({name})" for name, what in drawn.items())]
     if results.failed:
-        lines = grouped((f"`{job}`", error) for job, error in results.failed.items())
-        page += ["## Failed runs of fine-tuning", bullets(lines)]
+        failed = ((f"`{job}`", error) for job, error in results.failed.items())
+        page += ["## Failed runs of fine-tuning", bullets(grouped(failed))]
     page += ["## How to read the numbers", HOW.format(stats.RESAMPLES)]
     path = folder / "report.md"
     path.write_text("\n\n".join(filter(None, page)) + "\n", encoding="utf-8")
@@ -111,12 +111,8 @@ def table(header, rows):
         return ""
     cells = [[str(cell or "-") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells)]
-    rule = ["-" * n for n in widths]
-    lines = []
-    for line in (header, rule, *cells):
-        padded = " | ".join(map(str.ljust, line, widths))
-        lines.append(f"| {padded} |")
-    return "\n".join(lines)
+    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, ["-" * n for n in widths], *cells)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def bullets(lines):
@@ -130,10 +126,7 @@ def write_csv(path, columns, rows):
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            cells = {}
-            for name, value in row.items():
-                cells[name] = f"{value:.6g}" if isinstance(value, float) else value
-            writer.writerow(cells)
+            writer.writerow({name: f"{x:.6g}" if isinstance(x, float) else x for name, x in row.items()})
 
 
 # ----------------------------------------------------------------------------
@@ -232,10 +225,8 @@ def rate_table(results):
         for task, rows in results.by_task.items():
             grid = sorted({row.lr for row in rows})
             ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # of one rate, none was chosen
-            chosen = []
-            for rate in sorted({row.lr for row in results.chosen[label, task]}):
-                chosen.append(f"{rate:g}*" if rate in ends else f"{rate:g}")
-            cells.append(", ".join(chosen))
+            chosen = sorted({row.lr for row in results.chosen[label, task]})
+            cells.append(", ".join(f"{rate:g}*" if rate in ends else f"{rate:g}" for rate in chosen))
         lines.append(cells)
     return table(["model", *results.by_task], lines)
 
