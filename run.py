@@ -496,8 +496,8 @@ class Run:
         if self.phase not in self.compiled:
             self.compiled.add(self.phase)
             self.before = dict(trained)  # the throughput leaves out the first step of a phase, which compiles
-        few = len(trained["phases"]) < 5  # phases may also alternate, step by step
-        self.switches = few and not self.last and self.phase_of(step + 1) != self.phase
+        # Phases may also alternate, step by step: those are no switches.
+        self.switches = len(trained["phases"]) < 5 and not self.last and self.phase_of(step + 1) != self.phase
 
     def poll(self):
         """Set `stopping` if any process got a signal. Raise Damaged on all if any has found a damaged shard.

@@ -34,12 +34,10 @@ def summary(log):
     moments = [("start", evaluated[0])]
     moments += [("switch", line) for line in switches(log) if line in evaluated]
     moments.append(("end", evaluated[-1]))
-    names = "".join(f"{title(name):>8}" for name in keys)
-    rows = [f"validation loss   {names}   (nats per predicted token)"]
+    rows = ["validation loss   " + "".join(f"{title(name):>8}" for name in keys) + "   (nats per predicted token)"]
     for name, line in moments:
-        moment = f"{name}, step {line['step']}"
         losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
-        rows.append(f"{moment:<18}{losses}")
+        rows.append(f"{name}, step {line['step']}".ljust(18) + losses)
     return "\n".join(rows)
 
 
@@ -78,9 +76,7 @@ def print_start(run, rates):
 
 def print_losses(run, line):
     """Print the validation losses of a line of the log, if it has them, above the progress bar."""
-    losses = []
-    for name, key in validation_keys(line).items():
-        losses.append(f"{title(name)} {line[key]:.3f}")
+    losses = [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]
     if losses:
         run.bar.write(f"step {run.step:,} ({title(run.phase)}): validation loss {', '.join(losses)}")
 

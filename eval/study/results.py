@@ -211,10 +211,8 @@ class Results:
         by_task, done, expected = [], 0, 0
         for task, weight in self.targets[target].items():
             rows = self.chosen[label, task]
-            scores = {}  # of each unit
-            for value, same in group(rows, unit).items():
-                scores[value] = weight * np.mean([row.test for row in same])
-            by_task.append(scores)
+            by_unit = group(rows, unit).items()
+            by_task.append({value: weight * np.mean([row.test for row in same]) for value, same in by_unit})
             done += len(rows)
             expected += len(self.seeds[label]) * len(group(self.by_task[task], "seed"))
         units = common(by_task)
@@ -255,10 +253,8 @@ class Results:
         for task, weight in self.targets[target].items():
             self.resample(task)
             part = "all" if unit == "pretraining_seed" else task.partition("/")[0]
-            by_unit = []
-            for value in units:
-                by_unit.append(weight * np.mean([row.scores - of_b.scores for row, of_b in pairs[task][value]], axis=0))
-            by_unit = np.stack(by_unit)  # (units, 1 + resamples)
+            means = [np.mean([row.scores - of_b.scores for row, of_b in pairs[task][value]], axis=0) for value in units]
+            by_unit = weight * np.stack(means)  # (units, 1 + resamples)
             differences[part] += by_unit[:, 0]
             covariances[part] += np.cov(by_unit[:, 1:])
         estimate, half, comparison.p = stats.compare([*zip(differences.values(), covariances.values())])

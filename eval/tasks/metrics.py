@@ -309,10 +309,7 @@ def retrieval(runs, grades):
     """
     gain = gains(runs, grades)  # (n, 100)
     ideal = gains(grades, grades)[:, :10]
-    n_relevant = []
-    for grade_of in grades:
-        n = sum(grade > 0 for grade in grade_of.values())
-        n_relevant.append(max(1, n))
+    n_relevant = [max(1, sum(grade > 0 for grade in grade_of.values())) for grade_of in grades]
     ten = gain[:, :10]
     reciprocal_ranks = (ten > 0) / np.arange(1, 11)  # 0 where the document is not relevant
     return {
