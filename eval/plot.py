@@ -61,13 +61,13 @@ def print_start(run, rates):
             windows[what.name] += len(numbers)
     each = cfg.max_steps / len(run.sampled)  # how many steps a sampled one stands for
     n_tokens = windows.total() * config.seq_len * each
-    parts = [f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps"]
-    for folder, n in run.train_batches.epochs(cfg.max_steps).items():
-        parts.append(f"{n:.3g} epochs of {folder}")
-    for name, n in windows.items():
-        parts.append(f"{n / windows.total():.0%} {title(name)}")
-    parts.append(f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step")
-    parts.append(f"about {flops * each:.1e} FLOPs")
+    parts = [
+        f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps",
+        *(f"{n:.3g} epochs of {folder}" for folder, n in run.train_batches.epochs(cfg.max_steps).items()),
+        *(f"{n / windows.total():.0%} {title(name)}" for name, n in windows.items()),
+        f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step",
+        f"about {flops * each:.1e} FLOPs",
+    ]
     print(f"budget   {', '.join(parts)}")
 
     print(
@@ -80,10 +80,7 @@ def print_start(run, rates):
 
 def print_losses(run, line):
     """Print the validation losses of a line of the log, if it has them, above the progress bar."""
-    losses = []
-    for name, key in validation_keys(line).items():
-        losses.append(f"{title(name)} {line[key]:.3f}")
-    if losses:
+    if losses := [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]:
         run.bar.write(f"step {run.step:,} ({title(run.phase)}): validation loss {', '.join(losses)}")
 
 

@@ -47,11 +47,7 @@ def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
         ids = [tokenizer.eos_id] + ids  # the eos of the document before, as in training: token i is now at i + 1
     hidden = model(torch.tensor([ids], device=model.device), causal=False)  # (1, T, d_model)
     p = model.logits(hidden[0, masks]).float().softmax(-1)  # (n_masks, V)
-    best = []
-    for of_mask in p:
-        likeliest = of_mask.topk(k).indices.tolist()
-        best.append([(tokenizer.decode([i]), of_mask[i].item()) for i in likeliest])
-    return best
+    return [[(tokenizer.decode([i]), of_mask[i].item()) for i in of_mask.topk(k).indices.tolist()] for of_mask in p]
 
 
 @torch.no_grad()
@@ -106,8 +102,7 @@ def main(argv):
         if cfg.fill:
             masks = fill_in(model, tokenizer, cfg.fill, predict_from=predicts_from(phases_of(state)))
             for number, best in enumerate(masks, 1):
-                guesses = [f"{token!r} {p:.1%}" for token, p in best]
-                print(f"mask {number}: {', '.join(guesses)}")
+                print(f"mask {number}:", ", ".join(f"{token!r} {p:.1%}" for token, p in best))
         if cfg.prompt:
             print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
     except ValueError as error:  # such as a text that is longer than seq_len

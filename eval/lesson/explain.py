@@ -91,10 +91,7 @@ def guess(tokenizer, p, i):
 
     A mask stands for a token that is not known: one behind a mask of the text, or the one after its end.
     """
-    best = []
-    for k in p.topk(TOP_K).indices.tolist():
-        name = token_name(tokenizer, k)
-        best.append(f"{name} {p[k]:.0%}")
+    best = [f"{token_name(tokenizer, k)} {p[k]:.0%}" for k in p.topk(TOP_K).indices.tolist()]
     own = "" if i == tokenizer.mask_id else f"{p[i]:.1%}"
     return own, ", ".join(best)
 
@@ -115,8 +112,4 @@ def guess_table(model, tokenizer, ids):
 def aligned(rows):
     """Return rows of cells as a text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    text = ""
-    for row in rows:
-        line = "  ".join(map(str.ljust, row, widths))
-        text += line.rstrip() + "\n"
-    return text.rstrip()
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -10,12 +10,14 @@ import itertools
 from collections import defaultdict
 from pathlib import Path
 
+from data.objective import describe
 from errors import DataError
 from eval.study import figures, stats
+from eval.study.branch import PLANNED
 from eval.study.results import Results, Score, group, read
 from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import mean_score
-from run import SOURCES, read_metrics
+from run import RESUME_MAY_CHANGE, SOURCES, read_metrics
 
 # The columns of results.csv and comparisons.csv.
 RESULTS = (
@@ -24,6 +26,8 @@ RESULTS = (
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
+# What may differ between the pretraining seeds of a model. `data` is the fingerprint of the prepared text.
+PER_SEED = {*"name path init_from flops clm_steps model phases settings".split(), *PLANNED, *RESUME_MAY_CHANGE} - {"data"}
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
@@ -64,6 +68,8 @@ def write(plan):
         raise DataError(
             f"{results.root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many"
         )
+    for name in {*sum(cfg.primary, ())} - {*results.labels, *plan.labels}:
+        raise DataError(f"primary: there is no {name!r}. The models are {', '.join(results.labels)}")
     folder = Path(cfg.out_dir, "report")
     folder.mkdir(parents=True, exist_ok=True)
     logs = {key: log for key, run in plan.runs.items() if (log := whole_log(run, run.max_steps))}
@@ -112,11 +118,8 @@ def table(header, rows):
     cells = [[str(cell or "-") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells)]
     rule = ["-" * n for n in widths]
-    lines = []
-    for line in (header, rule, *cells):
-        padded = " | ".join(map(str.ljust, line, widths))
-        lines.append(f"| {padded} |")
-    return "\n".join(lines)
+    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, rule, *cells)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def bullets(lines):
@@ -130,10 +133,7 @@ def write_csv(path, columns, rows):
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            cells = {}
-            for name, value in row.items():
-                cells[name] = f"{value:.6g}" if isinstance(value, float) else value
-            writer.writerow(cells)
+            writer.writerow({name: f"{x:.6g}" if isinstance(x, float) else x for name, x in row.items()})
 
 
 # ----------------------------------------------------------------------------
@@ -146,23 +146,32 @@ def overview(results, plan, logs):
     if plan.models:
         done = [has_result(plan, point) for point in plan.points()]
         lines.append(f"pretraining: {len(logs)} of {len(plan.runs)} runs are there")
-        lines.append(f"fine-tuning: {sum(map(bool, done))} of {len(done)} runs are there")
+        lines.append(f"fine-tuning: {sum(done)} of {len(done)} runs are there")
         for name in SOURCES:  # each run has a copy of its own
             copies = [run.folder / "source" / name for run in plan.runs.values()]
             if len({path.read_bytes() for path in copies if path.exists()}) > 1:
                 lines.append(f"Careful: the runs of pretraining differ in `{name}`, see source/ in their folders")
     lines += sorted({", ".join(map(" ".join, row.result["versions"].items())) for row in results.rows})
     for task, rows in results.by_task.items():
-        names = set().union(*(row.result["settings"] for row in rows))
-        for name in sorted(names - PER_RUN):
-            found = sorted({str(row.result["settings"].get(name)) for row in rows})
-            if len(found) > 1:
-                lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(found)}")
+        lines += differences(task, [row.result["settings"] for row in rows], PER_RUN)
+    for label, rows in group(results.rows, "model").items():
+        facts = [row.result["checkpoint"] for row in rows]
+        records = [its["settings"] | its | {"pretraining": describe(its["phases"])} for its in facts]
+        lines += differences(label, records, PER_SEED)
     models = []
     for label in results.labels:
         row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
-        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
+        tokens = row.tokens and figures.short(row.tokens)  # of a model of the hub they are not known
+        models.append([label, row.pretraining, figures.short(row.parameters), tokens, seeds])
     return bullets(lines), table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
+
+
+def differences(what, records, by_design):
+    """Yield a sentence for each field in which some records, dicts, of a task or a model differ."""
+    for name in sorted(set().union(*records) - by_design):
+        found = sorted({str(record.get(name)) for record in records})
+        if len(found) > 1:
+            yield f"Careful: the runs of {what} differ in `{name}`: {', '.join(found)}"
 
 
 # ----------------------------------------------------------------------------
@@ -174,12 +183,9 @@ def compare_all(results, primary):
 
     The p-values of the primary ones on the main target are corrected together, also for those that are not run yet.
     """
-    pairs = [*primary]
-    for a, b in itertools.combinations(results.labels, 2):
-        if (a, b) not in pairs and (b, a) not in pairs:
-            pairs.append((a, b))
+    others = [pair for pair in itertools.combinations(results.labels, 2) if not {pair, pair[::-1]} & {*primary}]
     compared = []
-    for pair, target in itertools.product(pairs, results.targets):
+    for pair, target in itertools.product([*primary, *others], results.targets):
         if c := results.compare(*pair, target):
             c.primary = pair in primary
             compared.append(c)
@@ -232,10 +238,8 @@ def rate_table(results):
         for task, rows in results.by_task.items():
             grid = sorted({row.lr for row in rows})
             ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # of one rate, none was chosen
-            chosen = []
-            for rate in sorted({row.lr for row in results.chosen[label, task]}):
-                chosen.append(f"{rate:g}*" if rate in ends else f"{rate:g}")
-            cells.append(", ".join(chosen))
+            chosen = sorted({row.lr for row in results.chosen[label, task]})
+            cells.append(", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in chosen))
         lines.append(cells)
     return table(["model", *results.by_task], lines)
 

@@ -66,7 +66,7 @@ def read(root, folders, metric, names):
 def make_row(folder, result, metric, test_set, names):
     """Return one fine-tuning on one test set, such as "nq", with which its metrics begin; "" if there is only one."""
     facts, task = result["checkpoint"], result["task"]
-    label, seed, after = names.get(folder.parts[0]) or name_of(facts)
+    label, seed, after = names.get(str(folder).partition("/")[0]) or name_of(facts)
     main = [name for name in metrics.main_of(result["main"], metric) if name.rpartition("/")[0] == test_set]
     validation, test = result["metrics"]["validation"], result["metrics"]["test"]
     if result.get("zero_shot"):
@@ -211,10 +211,8 @@ class Results:
         by_task, done, expected = [], 0, 0
         for task, weight in self.targets[target].items():
             rows = self.chosen[label, task]
-            scores = {}  # of each unit
-            for value, same in group(rows, unit).items():
-                scores[value] = weight * np.mean([row.test for row in same])
-            by_task.append(scores)
+            of_unit = group(rows, unit).items()
+            by_task.append({value: weight * np.mean([row.test for row in same]) for value, same in of_unit})
             done += len(rows)
             expected += len(self.seeds[label]) * len(group(self.by_task[task], "seed"))
         units = common(by_task)
@@ -255,10 +253,8 @@ class Results:
         for task, weight in self.targets[target].items():
             self.resample(task)
             part = "all" if unit == "pretraining_seed" else task.partition("/")[0]
-            by_unit = []
-            for value in units:
-                by_unit.append(weight * np.mean([row.scores - of_b.scores for row, of_b in pairs[task][value]], axis=0))
-            by_unit = np.stack(by_unit)  # (units, 1 + resamples)
+            own = [[row.scores - of_b.scores for row, of_b in pairs[task][value]] for value in units]
+            by_unit = weight * np.stack([np.mean(gaps, axis=0) for gaps in own])  # (units, 1 + resamples)
             differences[part] += by_unit[:, 0]
             covariances[part] += np.cov(by_unit[:, 1:])
         estimate, half, comparison.p = stats.compare([*zip(differences.values(), covariances.values())])

@@ -141,10 +141,8 @@ class SequenceClassification(Family):
     def answers(self, outputs, items, examples):
         if not self.labels:
             return [Answer(float(number), None) for (number,) in outputs]
-        answers = []
-        for logits, probability in zip(outputs, softmax(np.stack(outputs))):
-            answers.append(Answer(self.labels[logits.argmax()], probability.max()))
-        return answers
+        both = zip(outputs, softmax(np.stack(outputs)))
+        return [Answer(self.labels[logits.argmax()], probability.max()) for logits, probability in both]
 
 
 class TokenClassification(Family):

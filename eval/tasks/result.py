@@ -161,9 +161,7 @@ def table(result):
     lines = [row.format("in percent", *columns)]
     main = metrics.main_of(result["main"])
     for metric in columns["test"]:
-        cells = []
-        for scores in columns.values():
-            cells.append(f"{metrics.rounded(scores[metric], 2):.2f}" if metric in scores else "")
+        cells = [f"{metrics.rounded(its[metric], 2):.2f}" if metric in its else "" for its in columns.values()]
         lines.append(row.format(metric + " (main)" * (metric in main), *cells))
     if result["family"] == "ir":
         lines.append(f"zero-shot: {result['zero_shot']}; texts become vectors by {result['protocol']} protocol")

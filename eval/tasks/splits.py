@@ -79,15 +79,10 @@ def read(task, full_corpus=True):
     if absent := missing(task):
         raise DataError(f"{task.name}: {absent}")
     counts = Counter()
-    if task.family == "ir":
-        parts = retrieval_splits(task, full_corpus, counts)
-    else:
-        parts = example_splits(task, counts)
+    parts = retrieval_splits(task, full_corpus, counts) if task.family == "ir" else example_splits(task, counts)
     labels = label_names(task, parts["train"])
     for split in ("validation", "test") if labels else ():
-        unknown = Counter()
-        for example in parts[split]:
-            unknown.update(label for label in example.labels if label not in labels)
+        unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
         counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
     return Dataset(
         name=task.name,
