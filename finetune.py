@@ -104,6 +104,8 @@ def check(cfg, needs_checkpoint=True, reads_data="--check" in sys.argv):
         task = describe_task(cfg)
         if task.family == "ir" and cfg.freeze:
             yield "freeze: retrieval has no head of its own to train"
+        if task.family == "ir" and cfg.batch_size == 1:
+            yield "batch_size=1: retrieval learns from the other documents of a batch: give 2 or more"
         if absent := missing(task):
             yield absent
         elif reads_data:

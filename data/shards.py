@@ -36,8 +36,9 @@ def sha256_of(paths):
 
 def fingerprint(meta, content):
     """Return one checksum of all that decides what is learned: the tokenizer and the streams of tokens."""
-    streams = [meta["splits"][split]["sha256"] for split in SPLITS]
-    return digest([meta["tokenizer"], hashlib.sha256(content).hexdigest(), streams])
+    return digest(
+        [meta["tokenizer"], hashlib.sha256(content).hexdigest(), [meta["splits"][s]["sha256"] for s in SPLITS]]
+    )
 
 
 def load_meta(folder):

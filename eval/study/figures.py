@@ -90,7 +90,7 @@ def draw_lines(path, panels, x_label, y_label):
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
     for axes in grid[len(panels) :]:
         axes.remove()
-    ticks, handles = (), {}
+    ticks, places, handles = (), [], {}
     for axes, (title, lines) in zip(grid, panels.items()):
         axes.set_title(title)
         axes.tick_params(labelsize=8, labelbottom=True)
@@ -103,9 +103,10 @@ def draw_lines(path, panels, x_label, y_label):
                     handles[name] = axes.axhline(*y, ls=":", **style)
                     continue
                 ticks = ticks or x  # those of the first curve
+                places += x
                 marks = dict(marker=marker, ms=5, elinewidth=0.9, capsize=2) if len(x) < 20 else {}
                 handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style, **marks)
-    if min(ticks, default=0) > 1000:  # tokens, FLOPs and parameters
+    if min(places, default=0) > 1000:  # tokens, FLOPs and parameters; a logarithmic axis has no place for 0
         axes.set_xscale("log")
         axes.set_xticks(ticks, map(short, ticks))
         axes.set_xticks([], minor=True)

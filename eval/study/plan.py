@@ -125,9 +125,9 @@ class Plan:
         self.need("random", cfg.random, self.names)
         self.need("primary", sum(cfg.primary, ()), self.labels)
         for kinds, axes, models, name in cfg.figures:
-            known_axes = figures.LOSS_AXES if "losses" in kinds.split() else figures.AXES
-            for words, known in ((kinds, figures.KINDS), (axes, known_axes), (models, self.labels)):
-                self.need(f"figures: {name}", words.split(), known)
+            known = (figures.LOSS_AXES, self.names) if "losses" in kinds.split() else (figures.AXES, self.labels)
+            for words, names in zip((kinds, axes, models), (figures.KINDS, *known)):
+                self.need(f"figures: {name}", words.split(), names)
         if not cfg.runs and not cfg.checkpoints:
             self.problems.append("runs: give at least one row, or checkpoints")
         for folder, n in Counter(model.folder for model in self.models).items():

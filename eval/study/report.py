@@ -64,6 +64,8 @@ def write(plan):
         raise DataError(
             f"{results.root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many"
         )
+    for name in {*sum(cfg.primary, ())} - {*results.labels, *plan.labels}:
+        raise DataError(f"primary: there is no {name!r}. The models are {', '.join(results.labels)}")
     folder = Path(cfg.out_dir, "report")
     folder.mkdir(parents=True, exist_ok=True)
     logs = {key: log for key, run in plan.runs.items() if (log := whole_log(run, run.max_steps))}
@@ -167,12 +169,9 @@ def compare_all(results, primary):
 
     The p-values of the primary ones on the main target are corrected together, also for those that are not run yet.
     """
-    pairs = [*primary]
-    for a, b in itertools.combinations(results.labels, 2):
-        if (a, b) not in pairs and (b, a) not in pairs:
-            pairs.append((a, b))
+    others = [pair for pair in itertools.combinations(results.labels, 2) if not {pair, pair[::-1]} & {*primary}]
     compared = []
-    for pair, target in itertools.product(pairs, results.targets):
+    for pair, target in itertools.product([*primary, *others], results.targets):
         if c := results.compare(*pair, target):
             c.primary = pair in primary
             compared.append(c)

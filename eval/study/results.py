@@ -66,7 +66,7 @@ def read(root, folders, metric, names):
 def make_row(folder, result, metric, test_set, names):
     """Return one fine-tuning on one test set, such as "nq", with which its metrics begin; "" if there is only one."""
     facts, task = result["checkpoint"], result["task"]
-    label, seed, after = names.get(folder.parts[0]) or name_of(facts)
+    label, seed, after = names.get(str(folder).partition("/")[0]) or name_of(facts)
     main = [name for name in metrics.main_of(result["main"], metric) if name.rpartition("/")[0] == test_set]
     validation, test = result["metrics"]["validation"], result["metrics"]["test"]
     if result.get("zero_shot"):
@@ -194,12 +194,8 @@ class Results:
         one_row = [rows[0] for rows in self.by_task.values()]
         counted = [row for row in one_row if CORRELATIONS.isdisjoint(row.metrics) and not row.result.get("zero_shot")]
         families = group(counted, "family")
-        over_all, means = {}, {}
-        for family, rows in families.items():
-            for row in rows:
-                over_all[row.task] = 1 / len(rows) / len(families)
-            if len(rows) > 1:
-                means[f"{family} mean"] = {row.task: 1 / len(rows) for row in rows}
+        over_all = {row.task: 1 / len(rows) / len(families) for rows in families.values() for row in rows}
+        means = {f"{name} mean": {row.task: 1 / len(its) for row in its} for name, its in families.items() if its[1:]}
         if len(families) > 1:
             means = {"mean of families": over_all, **means}
         main = [*means, *over_all, *self.by_task, "mean of families"][0]

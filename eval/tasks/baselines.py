@@ -33,7 +33,5 @@ def most_frequent_tags(train, test):
     counts = Counter()
     for sentence in train:
         counts.update(zip(sentence.words, sentence.tags))
-    best = {}
-    for (word, tag), _ in counts.most_common():
-        best.setdefault(word, tag)
+    best = {word: tag for (word, tag), _ in reversed(counts.most_common())}
     return [[best.get(word, "O") for word in sentence.words] for sentence in test]

@@ -180,13 +180,9 @@ def entity_f1(predicted, gold):
 
     Its score is conlleval's FB1, micro-averaged over types.
     """
-    right, total = [], []
-    for tags, gold_tags in zip(predicted, gold, strict=True):
-        found = {*entities(tags)}
-        wanted = {*entities(gold_tags)}
-        right.append(2 * len(found & wanted))
-        total.append(len(found) + len(wanted))
-    return one_class(right, total)
+    pairs = [({*entities(tags)}, {*entities(gold_tags)}) for tags, gold_tags in zip(predicted, gold, strict=True)]
+    right = [2 * len(found & wanted) for found, wanted in pairs]
+    return one_class(right, [len(found) + len(wanted) for found, wanted in pairs])
 
 
 def sentence_macro_f1(predicted, gold):
@@ -256,12 +252,8 @@ def squad(predicted, gold):
 def token_set_f1(predicted, gold):
     """The paper's metric: per question the F1 of two sets of token positions, over 1. An empty set counts as {0}, so an
     unanswerable question without a predicted token scores 1."""
-    values = []
-    for found, wanted in zip(predicted, gold, strict=True):
-        found = found or {0}
-        wanted = wanted or {0}
-        values.append(2 * len(found & wanted) / (len(found) + len(wanted)))
-    return one_class(values)
+    pairs = [(found or {0}, wanted or {0}) for found, wanted in zip(predicted, gold, strict=True)]
+    return one_class([2 * len(found & wanted) / (len(found) + len(wanted)) for found, wanted in pairs])
 
 
 # -----------------------------------------------------------------------------
@@ -315,7 +307,7 @@ def retrieval(runs, grades):
     return {
         "ndcg@10": one_class(ten @ DISCOUNT / np.maximum(1, ideal @ DISCOUNT)),
         "mrr@10": one_class(reciprocal_ranks.max(1)),
-        "recall@100": one_class((gain > 0).sum(1) / n_relevant),
+        "recall@100": one_class((gain > 0).sum(1) / np.maximum(1, n_relevant)),
     }
 
 

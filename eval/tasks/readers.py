@@ -278,13 +278,8 @@ def read_sentences(path, task, counts):
                 )
             words.append(fields[word])
             tags.append(fields[tag])
-    found = []
-    n_numbered = 0
-    for words, tags in sentences:
-        if words:
-            found.append(Sentence(words, to_bio(tags, task.outside)))
-            n_numbered += words[0] == "1"
-    if 2 * n_numbered > len(found):
+    found = [Sentence(words, to_bio(tags, task.outside)) for words, tags in sentences if words]
+    if 2 * sum(words[0] == "1" for words, _ in found) > len(found):
         raise DataError(f"{path}: the words are 1, 2, 3, ...; {given}: give the number of the words' column")
     return found
 

@@ -55,9 +55,7 @@ def choose(cfg, state):
 
 def own_protocol(files):
     """Return the Protocol that files of sentence-transformers describe. files: {name: content}. Raises MALFORMED."""
-    modules = {}
-    for module in files.get("modules.json", ()):
-        modules[module["type"].split(".")[-1]] = module["path"]
+    modules = {module["type"].split(".")[-1]: module["path"] for module in files.get("modules.json", ())}
     pooling = files[modules["Pooling"] + "/config.json"] if modules else {"pooling_mode": "mean"}
     mode = pooling.get("pooling_mode")
     if not mode:

@@ -58,8 +58,6 @@ class Dataset:
     def summary(self):
         """Return what a user should know of it before training, as lines of text."""
         lines = [f"{self.name} ({self.family}), {' and '.join(main_of(self.main))}"]
-        train, validation, test = map(len, (self.train, self.validation, self.test))
-        lines.append(f"examples: train {train:,}, validation {validation:,}, test {test:,}")
         if self.labels:
             lines.append(f"labels: {self.labels}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
@@ -81,15 +79,10 @@ def read(task, full_corpus=True):
     if absent := missing(task):
         raise DataError(f"{task.name}: {absent}")
     counts = Counter()
-    if task.family == "ir":
-        parts = retrieval_splits(task, full_corpus, counts)
-    else:
-        parts = example_splits(task, counts)
+    parts = retrieval_splits(task, full_corpus, counts) if task.family == "ir" else example_splits(task, counts)
     labels = label_names(task, parts["train"])
     for split in ("validation", "test") if labels else ():
-        unknown = Counter()
-        for example in parts[split]:
-            unknown.update(label for label in example.labels if label not in labels)
+        unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
         counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
     return Dataset(
         name=task.name,

@@ -70,13 +70,15 @@ def test_scores_by_hand(tmp_path, case):
                 edit(folder, lambda result: result.update(zero_shot=result["task"] == "nq0"))
 
 
-def test_a_deviation_takes_all_tasks(tmp_path):
+def test_a_deviation_takes_all_tasks_and_a_primary_pair_names_models(tmp_path):
     for model, task, seed in itertools.product(("mlm", "clm"), ("sst2", "mnli"), (1, 2)):
         if (model, task) != ("clm", "mnli"):
             make_result(tmp_path, model, task, seed=seed, test=50 + seed)
     results = results_in(tmp_path)
     assert results.deviation("mlm", "sc mean").mean == results.deviation("clm", "sst2").mean == pytest.approx(0.5**0.5)
     assert results.deviation("clm", "sc mean") is None
+    with pytest.raises(DataError, match="primary: there is no 'mml'. The models are clm, mlm"):
+        write(tmp_path, primary=(("mml", "clm"),))
 
 
 def edit(folder, change):
