@@ -36,14 +36,13 @@ def write_study(folder, loss=3.37, score=67.0, seeds=(5, 6, 7, 8, 9), without=""
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         for task in {"conll2003", "scifact"} - {without}:
             best = dict(pretraining_seed=seed, task=task, lr=0.001, seed=1, test=score + place, chosen=True)
-            best |= dict(step=changes.get("tuned_step", 3000), validation=changes.get("validation", 70))
+            best |= dict(step=changes.get("tuned_step", 3000), model=place * changes.get("rows", 0))
+            best["validation"] = changes.get("validation", 70)
             rows += [best | dict(lr=lr, test=99.0, chosen=False, validation=69) for lr in rates[1:]]  # not chosen
             rows += [best | dict(seed=number) for number in range(1, 1 + finetune_seeds)]
     (folder / "report").mkdir()
     with open(folder / "report/results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+        csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
     return folder
 
 

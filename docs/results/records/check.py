@@ -124,6 +124,8 @@ def problems(study, runs, scores):
         yield f"seeds: trained {sorted(runs)}, fine-tuned {sorted(scores)}; the rules ask for the same five"
     if len({config["settings"]["max_steps"] for config, _ in runs.values()}) != 1:
         yield "max_steps: it differs between the seeds"
+    if len(models := {row["model"] for row in read_results(study)}) != 1:
+        yield f"models: {', '.join(sorted(models))}; a record is one row"
     for record in earlier(study):
         used = set(read_runs(record)) & set(runs)
         if used:
