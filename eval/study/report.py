@@ -10,12 +10,13 @@ import itertools
 from collections import defaultdict
 from pathlib import Path
 
+from data.objective import describe
 from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, Score, group, read
 from eval.study.run import grouped, has_result, job_folder
 from eval.tasks.metrics import mean_score
-from run import SOURCES, read_metrics
+from run import RESUME_MAY_CHANGE, SOURCES, read_metrics
 
 # The columns of results.csv and comparisons.csv.
 RESULTS = (
@@ -24,6 +25,10 @@ RESULTS = (
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
+# What may differ between the pretraining seeds of a model. `data` is the fingerprint of the prepared text.
+PER_SEED = RESUME_MAY_CHANGE - {"data"} | {
+    *"name path seed init_from branch_from flops clm_steps model phases settings".split()
+}
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
@@ -113,7 +118,8 @@ def table(header, rows):
         return ""
     cells = [[str(cell or "-") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells)]
-    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, ["-" * n for n in widths], *cells)]
+    rule = ["-" * n for n in widths]
+    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, rule, *cells)]
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -141,23 +147,32 @@ def overview(results, plan, logs):
     if plan.models:
         done = [has_result(plan, point) for point in plan.points()]
         lines.append(f"pretraining: {len(logs)} of {len(plan.runs)} runs are there")
-        lines.append(f"fine-tuning: {sum(map(bool, done))} of {len(done)} runs are there")
+        lines.append(f"fine-tuning: {sum(done)} of {len(done)} runs are there")
         for name in SOURCES:  # each run has a copy of its own
-            copies = [run.folder / "source" / name for run in plan.runs.values()]
-            if len({path.read_bytes() for path in copies if path.exists()}) > 1:
+            copies = {path.read_bytes() for run in plan.runs.values() for path in run.folder.glob(f"source/{name}")}
+            if len(copies) > 1:
                 lines.append(f"Careful: the runs of pretraining differ in `{name}`, see source/ in their folders")
     lines += sorted({", ".join(map(" ".join, row.result["versions"].items())) for row in results.rows})
     for task, rows in results.by_task.items():
-        names = set().union(*(row.result["settings"] for row in rows))
-        for name in sorted(names - PER_RUN):
-            found = sorted({str(row.result["settings"].get(name)) for row in rows})
-            if len(found) > 1:
-                lines.append(f"Careful: the runs of {task} differ in `{name}`: {', '.join(found)}")
+        lines += differences(task, [row.result["settings"] for row in rows], PER_RUN)
+    for label, rows in group(results.rows, "model").items():
+        facts = [row.result["checkpoint"] for row in rows]
+        records = [its["settings"] | its | {"pretraining": describe(its["phases"])} for its in facts]
+        lines += differences(label, records, PER_SEED)
     models = []
     for label in results.labels:
         row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
-        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
+        tokens = row.tokens and figures.short(row.tokens)  # those of a model of the hub are not known
+        models.append([label, row.pretraining, figures.short(row.parameters), tokens, seeds])
     return bullets(lines), table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
+
+
+def differences(what, records, by_design):
+    """Yield a sentence for each field in which some records, dicts, of a task or a model differ."""
+    for name in sorted(set().union(*records) - by_design):
+        found = sorted({str(record.get(name)) for record in records})
+        if len(found) > 1:
+            yield f"Careful: the runs of {what} differ in `{name}`: {', '.join(found)}"
 
 
 # ----------------------------------------------------------------------------
@@ -225,7 +240,7 @@ def rate_table(results):
             grid = sorted({row.lr for row in rows})
             ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # of one rate, none was chosen
             chosen = sorted({row.lr for row in results.chosen[label, task]})
-            cells.append(", ".join(f"{rate:g}*" if rate in ends else f"{rate:g}" for rate in chosen))
+            cells.append(", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in chosen))
         lines.append(cells)
     return table(["model", *results.by_task], lines)
 
@@ -236,8 +251,7 @@ def comparison_table(results, compared):
     lines = []
     for pair, same in group(shown, "model_a", "model_b").items():
         by_target = {c.target: c for c in same}
-        fewest = min(same, key=lambda c: c.units)
-        lines.append([*pair, *map(by_target.get, results.targets), fewest.over])
+        lines.append([*pair, *map(by_target.get, results.targets), min(same, key=lambda c: c.units).over])
     return table(["A", "B", *results.targets, "over"], lines)
 
 
@@ -248,11 +262,8 @@ def loss_table(logs):
         ends[row].append(log[-1])
     rows = []
     for row, lines in ends.items():
-        cells = [row]
-        for key in figures.LOSSES.values():
-            losses = [line[key] for line in lines if key in line]
-            cells.append(losses and Score(*stats.interval(losses), digits=3))
-        rows.append(cells)
+        losses = [[line[key] for line in lines if key in line] for key in figures.LOSSES.values()]
+        rows.append([row, *(values and Score(*stats.interval(values), digits=3) for values in losses)])
     return table(["model", *figures.LOSSES], rows)
 
 

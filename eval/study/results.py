@@ -56,8 +56,8 @@ def read(root, folders, metric, names):
         if file.exists():  # it counts, whatever failed before
             with refuse_malformed(f"{file}: not a result of finetune.py, or damaged; delete it or run it again"):
                 result = json.loads(file.read_bytes())
-                for test_set in dict.fromkeys(name.rpartition("/")[0] for name in result["main"]["paper"]):
-                    rows.append(make_row(path, result, metric, test_set, names))
+                test_sets = dict.fromkeys(name.rpartition("/")[0] for name in result["main"]["paper"])
+                rows += [make_row(path, result, metric, test_set, names) for test_set in test_sets]
         elif (folder / "error.txt").exists():
             failed[path] = error_of(folder / "error.txt")
     return rows, failed
@@ -207,8 +207,8 @@ class Results:
         by_task, done, expected = [], 0, 0
         for task, weight in self.targets[target].items():
             rows = self.chosen[label, task]
-            by_unit = group(rows, unit).items()
-            by_task.append({value: weight * np.mean([row.test for row in same]) for value, same in by_unit})
+            of_unit = group(rows, unit).items()
+            by_task.append({value: weight * np.mean([row.test for row in same]) for value, same in of_unit})
             done += len(rows)
             expected += len(self.seeds[label]) * len(group(self.by_task[task], "seed"))
         units = common(by_task)
@@ -249,8 +249,8 @@ class Results:
         for task, weight in self.targets[target].items():
             self.resample(task)
             part = "all" if unit == "pretraining_seed" else task.partition("/")[0]
-            means = [np.mean([row.scores - of_b.scores for row, of_b in pairs[task][value]], axis=0) for value in units]
-            by_unit = weight * np.stack(means)  # (units, 1 + resamples)
+            own = [[row.scores - of_b.scores for row, of_b in pairs[task][value]] for value in units]
+            by_unit = weight * np.stack([np.mean(gaps, axis=0) for gaps in own])  # (units, 1 + resamples)
             differences[part] += by_unit[:, 0]
             covariances[part] += np.cov(by_unit[:, 1:])
         estimate, half, comparison.p = stats.compare([*zip(differences.values(), covariances.values())])

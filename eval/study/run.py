@@ -55,10 +55,8 @@ def problems_of(plan, runs, points):
         job = finetuning(plan, *point)
         if job and job.result.exists():
             yield from changed(job, f"Give another out_dir, or remove the results in {plan.results / point[0].folder}")
-    commands, causal = [], False
-    for name, planned in plan.tasks.items():
-        causal |= planned.settings.causal
-        commands.append((name, planned.args))
+    commands = [(name, planned.args) for name, planned in plan.tasks.items()]
+    causal = any(planned.settings.causal for planned in plan.tasks.values())
     grid = dict(lr=cfg.rates, seed=cfg.finetune_seeds)
     yield from refusals(FINETUNE, commands, grid, needs_checkpoint=False, reads_data=True)
     for model in plan.models:
@@ -217,8 +215,7 @@ def finetuning(plan, model, task, rate, seed):
     if not rate:
         return None
     folder = plan.results / job_folder(model, task, rate, seed)
-    is_random = model.kind == "random"
-    ours = dict(init_from=model.checkpoint, random_weights=is_random, lr=rate, seed=seed, out_dir=folder)
+    ours = dict(init_from=model.checkpoint, random_weights=model.kind == "random", lr=rate, seed=seed, out_dir=folder)
     args, settings = plan.tasks[task]
     planned = {"finetune.py": settings}
     if model.run:
@@ -246,4 +243,4 @@ def chosen_rate(plan, model, task):
 def has_result(plan, point):
     """Return whether a fine-tuning run is done. point: see Plan.points."""
     job = finetuning(plan, *point)
-    return job and job.result.exists()
+    return bool(job and job.result.exists())
