@@ -34,11 +34,12 @@ def summary(log):
     moments = [("start", evaluated[0])]
     moments += [("switch", line) for line in switches(log) if line in evaluated]
     moments.append(("end", evaluated[-1]))
-    rows = ["validation loss   " + "".join(f"{title(name):>8}" for name in keys) + "   (nats per predicted token)"]
+    names = "".join(f"{title(name):>8}" for name in keys)
+    text = f"validation loss   {names}   (nats per predicted token)"
     for name, line in moments:
-        losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
-        rows.append(f"{name}, step {line['step']}".ljust(18) + losses)
-    return "\n".join(rows)
+        moment = f"{name}, step {line['step']}"
+        text += f"\n{moment:<18}" + "".join(f"{line[key]:>8.3f}" for key in keys.values())
+    return text
 
 
 def print_start(run, rates):
@@ -57,13 +58,14 @@ def print_start(run, rates):
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
     each = cfg.max_steps / len(run.sampled)  # how many steps a sampled one stands for
-    parts = [f"{windows.total() * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
-    for folder, n in run.train_batches.epochs(cfg.max_steps).items():
-        parts.append(f"{n:.3g} epochs of {folder} (validation: {run.val_batches[folder][1].windows_per_step} windows)")
-    for name, n in windows.items():
-        parts.append(f"{n / windows.total():.0%} {title(name)}")
-    parts.append(f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step")
-    parts.append(f"about {flops * each:.1e} FLOPs")
+    n_tokens = windows.total() * config.seq_len * each
+    parts = [
+        f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps",
+        *(f"{n:.3g} epochs of {folder}" for folder, n in run.train_batches.epochs(cfg.max_steps).items()),
+        *(f"{n / windows.total():.0%} {title(name)}" for name, n in windows.items()),
+        f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step",
+        f"about {flops * each:.1e} FLOPs",
+    ]
     print(f"budget   {', '.join(parts)}")
 
     print(
@@ -76,8 +78,7 @@ def print_start(run, rates):
 
 def print_losses(run, line):
     """Print the validation losses of a line of the log, if it has them, above the progress bar."""
-    losses = [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]
-    if losses:
+    if losses := [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]:
         run.bar.write(f"step {run.step:,} ({title(run.phase)}): validation loss {', '.join(losses)}")
 
 

@@ -89,9 +89,7 @@ class Family:
 
     def predict(self, forward, examples, split):
         """Return the Answer to each example. forward: from a list of n Items to their n outputs, see model.predict."""
-        items = []
-        for example in examples:
-            items += self.items(example, split)
+        items = [item for example in examples for item in self.items(example, split)]
         outputs = forward(items)
         if split in (None, "validation"):
             self.choose_threshold(outputs, items, examples)
@@ -141,8 +139,8 @@ class SequenceClassification(Family):
     def answers(self, outputs, items, examples):
         if not self.labels:
             return [Answer(float(number), None) for (number,) in outputs]
-        probabilities = softmax(np.stack(outputs))
-        return [Answer(self.labels[logits.argmax()], p.max()) for logits, p in zip(outputs, probabilities)]
+        both = zip(outputs, softmax(np.stack(outputs)))
+        return [Answer(self.labels[logits.argmax()], probability.max()) for logits, probability in both]
 
 
 class TokenClassification(Family):
@@ -381,11 +379,8 @@ def nearest_documents(queries, documents, ids, rows, memory=2**28):
     if not ids:
         return [{} for _ in queries]
     documents = torch.from_numpy(documents[rows])
-    runs = []
-    for part in torch.from_numpy(queries).split(max(1, memory // len(documents))):
-        for products in (part @ documents.T).numpy():
-            runs.append(metrics.best(products, ids))
-    return runs
+    parts = torch.from_numpy(queries).split(max(1, memory // len(documents)))
+    return [metrics.best(products, ids) for part in parts for products in (part @ documents.T).numpy()]
 
 
 def subsample(examples, n):

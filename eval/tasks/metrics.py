@@ -24,8 +24,7 @@ def score(instances):
     It is 100 * the mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0;
     0.0 if there is no such class, as in conlleval and seqeval.
     """
-    sums = np.sum(instances, axis=0, dtype=np.float64)
-    return float(score_of_sums(sums))
+    return float(score_of_sums(np.sum(instances, axis=0, dtype=np.float64)))
 
 
 def score_of_sums(sums):
@@ -64,8 +63,7 @@ def rounded(score, digits=1):
 
 def one_class(numerators, denominators=1.0):
     """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
-    terms = np.stack(np.broadcast_arrays(numerators, denominators), -1)  # (n, 2)
-    return terms[:, None].astype(np.float64)
+    return np.stack(np.broadcast_arrays(numerators, denominators), -1)[:, None].astype(np.float64)
 
 
 def scores(family, predicted, examples, labels):
@@ -198,8 +196,7 @@ def sentence_macro_f1(predicted, gold):
             right[tag] += tag == gold_tag
             total[tag] += 1
             total[gold_tag] += 1
-        f1 = [2 * right[tag] / n for tag, n in total.items()]
-        means.append(sum(f1) / len(f1))
+        means.append(sum(2 * right[tag] / n for tag, n in total.items()) / len(total))
     return one_class(means)
 
 
@@ -301,7 +298,7 @@ def retrieval(runs, grades):
     """
     gain = gains(runs, grades)  # (n, 100)
     ideal = gains(grades, grades)[:, :10]
-    n_relevant = [max(1, sum(grade > 0 for grade in grade_of.values())) for grade_of in grades]
+    n_relevant = [sum(grade > 0 for grade in grade_of.values()) for grade_of in grades]
     ten = gain[:, :10]
     reciprocal_ranks = (ten > 0) / np.arange(1, 11)  # 0 where the document is not relevant
     return {

@@ -161,7 +161,7 @@ def table(result):
     lines = [row.format("in percent", *columns)]
     main = metrics.main_of(result["main"])
     for metric in columns["test"]:
-        cells = [f"{metrics.rounded(x[metric], 2):.2f}" if metric in x else "" for x in columns.values()]
+        cells = [f"{metrics.rounded(its[metric], 2):.2f}" if metric in its else "" for its in columns.values()]
         lines.append(row.format(metric + " (main)" * (metric in main), *cells))
     if result["family"] == "ir":
         lines.append(f"zero-shot: {result['zero_shot']}; texts become vectors by {result['protocol']} protocol")

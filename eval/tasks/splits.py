@@ -141,11 +141,8 @@ def hold_out(path, examples, fraction=VALIDATION_FRACTION):
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
     order = np.random.RandomState(SPLIT_SEED).permutation(len(keys))
     held = {keys[i] for i in order[:n]}
-    kept, held_out = [], []
-    for example in examples:
-        part = held_out if example.key in held else kept
-        part.append(example)
-    return kept, held_out
+    kept = [example for example in examples if example.key not in held]
+    return kept, [example for example in examples if example.key in held]
 
 
 def example_splits(task, counts):
