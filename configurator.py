@@ -148,9 +148,8 @@ def read_script(path):
             break
         elif not defaults:
             first = node.end_lineno
-    docstring = ast.get_docstring(tree) or ""
-    lines = "\n".join(source.splitlines()[first:last])
-    return defaults, f"{docstring}\n\n{lines.strip()}"
+    lines = "\n".join(source.splitlines()[first:last]).strip()
+    return defaults, f"{ast.get_docstring(tree) or ''}\n\n{lines}"
 
 
 def literal_assignment(node):

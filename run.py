@@ -687,13 +687,12 @@ def plain(x):
 
 def versions(device):
     """Return the versions and the device that a run uses, as a dict of strings for its records."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return dict(
         python=platform.python_version(),
         torch=str(torch.__version__),
         numpy=np.__version__,
         triton=getattr(triton, "__version__", "none"),
-        device=name,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
     )
 
 

@@ -351,8 +351,7 @@ def hub_texts(state, kind, role, class_name, **facts_of_card):
         for file in SENTENCES:
             files[file] = filled(file, facts)
     texts = {file: json.dumps(content, ensure_ascii=False, indent=1) for file, content in files.items()}
-    note = "check" if "is_causal" in config else ""
-    texts["README.md"] = model_card(state, note, max_len=max_len, **facts_of_card)
+    texts["README.md"] = model_card(state, "check" if "is_causal" in config else "", max_len=max_len, **facts_of_card)
     return texts
 
 

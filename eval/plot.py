@@ -34,12 +34,11 @@ def summary(log):
     moments = [("start", evaluated[0])]
     moments += [("switch", line) for line in switches(log) if line in evaluated]
     moments.append(("end", evaluated[-1]))
-    names = "".join(f"{title(name):>8}" for name in keys)
-    text = f"validation loss   {names}   (nats per predicted token)"
+    rows = ["validation loss   " + "".join(f"{title(name):>8}" for name in keys) + "   (nats per predicted token)"]
     for name, line in moments:
-        moment = f"{name}, step {line['step']}"
-        text += f"\n{moment:<18}" + "".join(f"{line[key]:>8.3f}" for key in keys.values())
-    return text
+        losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
+        rows.append(f"{name}, step {line['step']}".ljust(18) + losses)
+    return "\n".join(rows)
 
 
 def print_start(run, rates):
@@ -58,15 +57,12 @@ def print_start(run, rates):
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
     each = cfg.max_steps / len(run.sampled)  # how many steps a sampled one stands for
-    n_tokens = windows.total() * config.seq_len * each
-    parts = [
-        f"{n_tokens:,.0f} tokens in {cfg.max_steps:,} steps",
-        *(f"{n:.3g} epochs of {folder}" for folder, n in run.train_batches.epochs(cfg.max_steps).items()),
-        *(f"{n / windows.total():.0%} {title(name)}" for name, n in windows.items()),
-        f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step",
-        f"about {flops * each:.1e} FLOPs",
-    ]
-    print(f"budget   {', '.join(parts)}")
+    parts = [f"{windows.total() * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
+    for folder, n in run.train_batches.epochs(cfg.max_steps).items():
+        parts.append(f"{n:.3g} epochs of {folder} (validation: {run.val_batches[folder][1].windows_per_step} windows)")
+    parts += [f"{n / windows.total():.0%} {title(name)}" for name, n in windows.items()]
+    parts.append(f"learning rate up to {max(rates):g}, {rates[-1]:.2g} in the last step")
+    print(f"budget   {', '.join(parts)}, about {flops * each:.1e} FLOPs")
 
     print(
         f"machine  {cfg.device} ({run.versions['device']}), {cfg.dtype}, attention {transformer.attention_backend}, "

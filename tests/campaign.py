@@ -193,10 +193,8 @@ ODD = [
 
 
 def damaged_files(work, number, rng):
-    """A bit that flips without the file's time of change, or something else in its place.
-
-    The command must notice that, or the damage must be harmless.
-    """
+    """A bit that flips without the file's time of change, or something else in its place. The command must notice that,
+    or the damage must be harmless."""
     work.begin(work.begun)
     files = sorted(path for path in work.folder.rglob("*") if path.is_file() and path.suffix not in (".txt", ".csv"))
     files = list({re.sub(r"\d+", "", str(path)): path for path in files}.values())  # one of each kind

@@ -203,11 +203,9 @@ def test_the_checkpoint_says_what_a_run_is(again, run):
 
 
 def test_branch_shares_the_trunk(undisturbed, train, tmp_path):
-    """A run branched off another's checkpoint is the run that had these settings from the start.
-
-    So is one that was stopped before its first checkpoint, or whose trunk is gone. Groups of parameters have the
-    settings of the code that runs.
-    """
+    """A run branched off another's checkpoint is the run that had these settings from the start. So is one that was
+    stopped before its first checkpoint, or whose trunk is gone. Groups of parameters have the settings of the code that
+    runs."""
     args, reference = undisturbed
     trunk, branch = tmp_path / "trunk", tmp_path / "branch"
     start, log = trunk / "ckpt-8.pt", branch / "metrics.jsonl"
@@ -318,11 +316,9 @@ def fail(*args, **options):
 
 @pytest.mark.parametrize("fails, when, error, saved", rows_of("faults of the machine"))
 def test_an_error_in_the_loop_loses_no_finished_step(again, run, tmp_path, fails, when, error, saved):
-    """Before the update of a step, the steps before it are saved. From then on until its line is in the log, none is.
-
-    A resumed run ends with the weights and the log of an undisturbed one. A model that does not fit into the memory is
-    told what to try.
-    """
+    """Before the update of a step, the steps before it are saved. From then on until its line is in the log, none is. A
+    resumed run ends with the weights and the log of an undisturbed one. A model that does not fit into the memory is
+    told what to try."""
     (args, out, reference), (place, name) = again, fails.rsplit(".", 1)
     code, text = run(args, train_after(tmp_path, FAULT.format(place=place, name=name, when=when, error=error)))
     assert code == 1 and "a fault of the machine" in text, text

@@ -66,8 +66,8 @@ def start_server(environment):
 
 def code_state():
     """Return when each file of the code was changed. The server has imported some; each job reads its script anew."""
-    files = [*ROOT.glob("*.py"), *ROOT.glob("data/*.py"), *ROOT.glob("eval/**/*.py")]
-    return {path: path.stat().st_mtime_ns for path in files}
+    patterns = "*.py", "data/*.py", "eval/**/*.py"
+    return {path: path.stat().st_mtime_ns for pattern in patterns for path in ROOT.glob(pattern)}
 
 
 def run_job(job, environment, code):

@@ -10,7 +10,6 @@ import itertools
 from collections import defaultdict
 from pathlib import Path
 
-from data.objective import describe
 from errors import DataError
 from eval.study import figures, stats
 from eval.study.results import Results, Score, group, read
@@ -25,10 +24,7 @@ RESULTS = (
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
-# What may differ between the pretraining seeds of a model. `data` is the fingerprint of the prepared text.
-PER_SEED = RESUME_MAY_CHANGE - {"data"} | {
-    *"name path seed init_from branch_from flops clm_steps model phases settings".split()
-}
+PER_SEED = RESUME_MAY_CHANGE | {"seed", "init_from", "branch_from"}  # those of pretraining
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
 also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
@@ -146,8 +142,10 @@ def overview(results, plan, logs):
     lines = []
     if plan.models:
         done = [has_result(plan, point) for point in plan.points()]
-        lines.append(f"pretraining: {len(logs)} of {len(plan.runs)} runs are there")
-        lines.append(f"fine-tuning: {sum(done)} of {len(done)} runs are there")
+        lines += [
+            f"pretraining: {len(logs)} of {len(plan.runs)} runs are there",
+            f"fine-tuning: {sum(done)} of {len(done)} runs are there",
+        ]
         for name in SOURCES:  # each run has a copy of its own
             copies = {path.read_bytes() for run in plan.runs.values() for path in run.folder.glob(f"source/{name}")}
             if len(copies) > 1:
@@ -157,13 +155,11 @@ def overview(results, plan, logs):
         lines += differences(task, [row.result["settings"] for row in rows], PER_RUN)
     for label, rows in group(results.rows, "model").items():
         facts = [row.result["checkpoint"] for row in rows]
-        records = [its["settings"] | its | {"pretraining": describe(its["phases"])} for its in facts]
-        lines += differences(label, records, PER_SEED)
+        lines += differences(label, [its["settings"] | {"text": its.get("data")} for its in facts], PER_SEED)
     models = []
     for label in results.labels:
         row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
-        tokens = row.tokens and figures.short(row.tokens)  # those of a model of the hub are not known
-        models.append([label, row.pretraining, figures.short(row.parameters), tokens, seeds])
+        models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
     return bullets(lines), table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
 
 

@@ -63,8 +63,8 @@ class Family:
         """
         parts = {split: getattr(self.dataset, split) for split in SPLITS}
         for name, corpus in self.dataset.corpora.items():
-            folder = name.split("/")[-2]  # not the whole path: result.json is the same wherever the data are
-            parts[f"corpus of {folder}"] = map(partial(Pair, ""), corpus.values())
+            # Not the whole path: result.json is the same wherever the data are.
+            parts[f"corpus of {name.split('/')[-2]}"] = map(partial(Pair, ""), corpus.values())
         max_len = self.max_len
         self.max_len = 2**31
         for name, examples in parts.items():

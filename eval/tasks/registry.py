@@ -148,7 +148,7 @@ def made(name, given, folder, zero_shot):
         raise DataError(f"max_steps=0: {name or family} has a head, which must be trained: only ir has none")
     task = Task(**fields, name=name or family)
     if not any({*task.metrics} <= {*group} for group in METRICS[family]):
-        choices = ", or of ".join(", ".join(group) for group in METRICS[family])
+        choices = ", or of ".join(map(", ".join, METRICS[family]))
         raise DataError(f"metric={task.metric}: must be one or more of {choices}")
     if family != "ir" and not (task.train and task.test):
         raise DataError(f"family={family}: give --train and --test")
