@@ -33,7 +33,7 @@ data = "data/prepared/embedded"  # a folder of data.prepare (this one is made if
 verify_data = True  # compute the checksums of the data while the run trains, and stop if one is wrong
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
-clm_windows = 0.0  # from switch_step on, the fraction of a step's windows that are CLM, others in each step
+clm_windows = 0.0  # from switch_step on, the fraction of each step's windows that are CLM; the windows take turns
 mask_ratio = 0.4  # fraction of a window's tokens that MLM hides and predicts
 predict_from = "mask"  # which position predicts a hidden token: mask = its own, before = the one before it (MNTP)
 mask_proportions = (1.0, 0.0, 0.0)  # fractions of the hidden tokens: shown as [MASK], as a random token, unchanged
