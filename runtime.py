@@ -32,7 +32,7 @@ def resolve_auto(settings):
     if dtype == "auto":
         dtype = "bfloat16" if has_bf16 else "float32"
     elif dtype == "bfloat16" and not has_bf16:
-        warnings.warn(f"dtype=bfloat16: this {device} has no instructions for it, --dtype=float32 is many times faster")
+        warnings.warn(f"dtype=bfloat16: this {device} has no instructions for it; --dtype=float32 is many times faster")
     return type(settings)({**settings, "device": device, "dtype": dtype})
 
 

@@ -70,7 +70,7 @@ def open_newest(path):
             with refuse_malformed(f"{file}: not in UTF-8"):
                 texts[str(file.relative_to(newest))] = file.read_text(encoding="utf-8")
     commit = newest.resolve()
-    revision = commit.name * (commit.parent.name == "snapshots")
+    revision = commit.name if commit.parent.name == "snapshots" else ""
     return newest, state | {"revision": revision, "files": texts}
 
 
