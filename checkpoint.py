@@ -24,7 +24,8 @@ import torch
 
 from data.files import is_model, misfits, refuse_existing, write_whole
 from data.tokenizer import Tokenizer
-from model import ModelConfig, without_weights
+from model import ModelConfig, Transformer
+from runtime import weights_on_meta
 
 # What each checkpoint's dict has at least. A model of the hub has no settings.
 PARTS = {"step", "model", "config", "settings", "tokenizer", "tokenizer_ranks"}
@@ -243,7 +244,8 @@ def model_from(state, path="the checkpoint"):
     """
     config = config_of(state, path)
     try:
-        model = without_weights(config)  # the state's tensors become the parameters
+        with weights_on_meta():  # the state's tensors become the parameters
+            model = Transformer(config)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
     check_weights(model, state, path)

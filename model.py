@@ -367,22 +367,6 @@ class Transformer(nn.Module):
         return self.embedding.weight.device
 
 
-def without_weights(config):
-    """Return a Transformer whose weights are on the meta device: they have shapes, but take no memory and no time.
-
-    All else that it has, such as its rotary tables, has its values. Checkpoints do not hold those.
-    """
-
-    def to_meta(module, name, p):
-        return p if p.is_meta else nn.Parameter(p.to("meta"), p.requires_grad)
-
-    hook = nn.modules.module.register_module_parameter_registration_hook(to_meta)
-    try:
-        return Transformer(config)
-    finally:
-        hook.remove()
-
-
 # ----------------------------------------------------------------------------
 # Loss
 

@@ -541,7 +541,8 @@ class Run:
 
     def losses(self, step, sums):
         """Return the mask ratio of a step and, if it has several objectives, the loss of each. sums: see train.py."""
-        values, names = {}, self.names_of(step)
+        values = {}
+        names = self.names_of(step)
         if ratio := max(what.mask_ratio for what in self.groups_of(step)):
             values["mask_ratio"] = ratio
         if len(names) > 1:

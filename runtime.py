@@ -4,11 +4,13 @@ import ctypes
 import os
 import resource
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -127,6 +129,22 @@ def peak_memory(device):
 
 # ----------------------------------------------------------------------------
 # Shards: each process holds a part of every weight, of its gradient and of the optimizer's state (PyTorch's FSDP2)
+
+
+@contextmanager
+def weights_on_meta():
+    """A module that is built in this context has its weights on the meta device: they have shapes, but no memory.
+
+    All else that it has, such as its rotary tables, has its values. Checkpoints do not hold those.
+    """
+
+    def to_meta(module, name, p):
+        return p if p.is_meta else nn.Parameter(p.to("meta"), p.requires_grad)
+
+    hook = nn.modules.module.register_module_parameter_registration_hook(to_meta)
+    # To fill an embedding on the meta device, PyTorch would load its compiler, which takes half a second.
+    with hook, patch("torch.nn.Embedding.reset_parameters"):
+        yield
 
 
 def shard(loss_module, device):

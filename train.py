@@ -20,7 +20,7 @@ import runtime
 from data.objective import CLM, MLM
 from eval.plot import print_end, print_losses, print_start
 from eval.sample import print_examples
-from model import PretrainingLoss, Transformer, without_weights
+from model import PretrainingLoss, Transformer
 from run import Run, check
 
 # --- run ---
@@ -131,7 +131,8 @@ def make_model(cfg, run):
     """
     torch.manual_seed(cfg.seed)
     if run.sharded:
-        transformer = without_weights(run.config)
+        with runtime.weights_on_meta():
+            transformer = Transformer(run.config)
     else:
         transformer = Transformer(run.config).to(run.device)
     transformer.compute_dtype = getattr(torch, cfg.dtype)

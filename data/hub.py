@@ -22,7 +22,8 @@ from data.objective import is_decoder, phases_of, predicts_from
 from data.tokenizer import Tokenizer, json_engine, optional_package
 from data.tokenizer_files import read_json, read_tokenizer
 from errors import Damaged, DataError
-from model import ModelConfig, without_weights
+from model import ModelConfig, Transformer
+from runtime import weights_on_meta
 
 # Tables. `kinds`: the values of model_type that are read; by name, as a model with the same tensors can be another
 # function (Gemma scales its embeddings). sl_model are the study's (hf:MLMvsCLM/...), EuroBERT's architecture under the
@@ -123,7 +124,8 @@ def load(folder, report):
     config = shape(folder)
     found = stored_tensors(folder)
     tokenizer = read_tokenizer(folder)
-    shapes = without_weights(ModelConfig(**config)).state_dict()
+    with weights_on_meta():
+        shapes = Transformer(ModelConfig(**config)).state_dict()
 
     if config["tie_embeddings"]:  # one of both is stored, or both are
         shared = found.get(EMBEDDING, found.get(HEAD))

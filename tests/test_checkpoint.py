@@ -54,7 +54,7 @@ def test_weights_that_blocks_share_are_shared_when_loaded_and_tables_have_values
             self.blocks[1].qkv.weight = self.blocks[0].qkv.weight
             self.table = torch.arange(config.n_layer)
 
-    monkeypatch.setattr("model.Transformer", Shared)
+    monkeypatch.setattr("checkpoint.Transformer", Shared)
     model = Shared(ModelConfig(vocab_size=30, n_layer=2, d_model=8, d_ff=8, tie_embeddings=True))
     checkpoint.save(tmp_path / "ckpt-7.pt", state_of(model, {"seed": 1}, step=7))
     loaded = checkpoint.load_model(tmp_path)

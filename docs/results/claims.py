@@ -11,8 +11,6 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
-import torch
-
 FOLDER = Path(__file__).parent
 sys.path[:0] = [".", str(FOLDER)]
 import studies
@@ -23,6 +21,7 @@ from data.objective import CLM, MLM
 from eval.study.plan import DEFAULTS
 from model import Transformer
 from run import model_config
+from runtime import weights_on_meta
 
 WIDTHS = {64: "--n_head=1 --d_model=64 --d_ff=192", 128: "", 192: "--n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576"}
 CAUSE = "study_cause/results.zip"
@@ -38,7 +37,7 @@ def shape(arguments, vocab_size):
 
 def without_weights(config):
     """Return a Transformer whose weights take no memory."""
-    with torch.device("meta"):
+    with weights_on_meta():
         return Transformer(config)
 
 

@@ -98,7 +98,8 @@ def guess(tokenizer, p, i):
 def guess_table(model, tokenizer, ids):
     """Return a table of what each objective predicts of each token of ids, as text."""
     clm, mlm = predictions(model, torch.tensor(ids), tokenizer)
-    rows, by_clm = [HEADER], ("", "no token before it")
+    rows = [HEADER]
+    by_clm = "", "no token before it"
     following = [*ids[1:], tokenizer.mask_id]  # the last is not known
     for i, token in enumerate(ids):
         by_mlm = guess(tokenizer, mlm[i], token)

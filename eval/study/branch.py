@@ -5,15 +5,15 @@ import runpy
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from unittest.mock import patch
 
 from configurator import Settings
 from data.flops import step_flops
 from data.objective import group_windows
 from data.shards import draws_of, load_meta
 from eval.study.jobs import ROOT
-from model import ModelConfig, without_weights
+from model import ModelConfig, Transformer
 from run import RESUME_MAY_CHANGE, model_config
+from runtime import weights_on_meta
 
 TRAIN = ROOT / "train.py"
 # The study sets these settings of train.py.
@@ -37,8 +37,11 @@ def why_not_branch(ours, theirs, step):
     last = min(ours.max_steps - 1, theirs.max_steps)
     if not step.isdecimal() or not 0 < int(step) <= last:
         return f"its step must be between 1 and {last}"
-    differ = [name for name, value in ours.items() if name not in MAY_DIFFER and value != theirs[name]]
-    return "; ".join(f"{name}={ours[name]}, there {theirs[name]}" for name in differ)
+    return "; ".join(
+        f"{name}={value}, there {theirs[name]}"
+        for name, value in ours.items()
+        if name not in MAY_DIFFER and value != theirs[name]
+    )
 
 
 @cache
@@ -50,9 +53,8 @@ def globals_of(script):
 @cache
 def model_of(*shape):
     """Return the Transformer of a ModelConfig, given as pairs of its fields. Its weights take no memory."""
-    # Without initial values: to fill tensors on "meta", PyTorch would load its compiler, which takes half a second.
-    with patch("torch.nn.Embedding.reset_parameters"):
-        return without_weights(ModelConfig(**dict(shape)))
+    with weights_on_meta():
+        return Transformer(ModelConfig(**dict(shape)))
 
 
 class Schedule:

@@ -82,11 +82,11 @@ def bootstrap(instances, resamples, seed):
     A resample is a vector of how often each instance was drawn, the same for all runs.
     """
     runs, n, classes, _ = instances.shape
-    flat = np.ascontiguousarray(instances.transpose(1, 0, 2, 3)).reshape(n, -1)  # (n, R * C * 2)
+    flat = instances.transpose(1, 0, 2, 3).reshape(n, -1)  # (n, R * C * 2)
     rng = np.random.default_rng(seed)
     scores = np.empty((resamples, runs))
     for i in range(resamples):
-        sums = np.bincount(rng.integers(n, size=n), minlength=n).astype(flat.dtype) @ flat
+        sums = np.bincount(rng.integers(n, size=n), minlength=n) @ flat
         scores[i] = score_of_sums(sums.reshape(runs, classes, 2))
     return scores
 

@@ -31,7 +31,7 @@ def score_of_sums(sums):
     """Turn sums of numerators and denominators (..., C, 2) into percentages (...); see `score`."""
     numerators, denominators = np.moveaxis(sums, -1, 0)
     counted = denominators > 0
-    ratios = np.divide(numerators, denominators, out=np.zeros_like(numerators), where=counted)
+    ratios = numerators / np.where(counted, denominators, np.inf)
     return 100 * (ratios.sum(-1) / np.maximum(counted.sum(-1), 1))
 
 
@@ -97,8 +97,7 @@ def f1(predicted, gold, labels):
     With two labels, only the second, the positive class, counts (C = 1). With more, all count alike (macro F1,
     C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
     """
-    counted = labels[1:] if len(labels) == 2 else labels
-    counted = np.array(counted, object)
+    counted = np.array(labels[1:] if len(labels) == 2 else labels, object)
     p = np.array(predicted, object)[:, None] == counted  # (n, C)
     g = np.array(gold, object)[:, None] == counted
     return np.stack((2.0 * (p & g), 1.0 * p + g), -1)
@@ -178,9 +177,13 @@ def entity_f1(predicted, gold):
 
     Its score is conlleval's FB1, micro-averaged over types.
     """
-    pairs = [({*entities(tags)}, {*entities(gold_tags)}) for tags, gold_tags in zip(predicted, gold, strict=True)]
-    right = [2 * len(found & wanted) for found, wanted in pairs]
-    return one_class(right, [len(found) + len(wanted) for found, wanted in pairs])
+    right = []
+    total = []
+    for tags, gold_tags in zip(predicted, gold, strict=True):
+        found, wanted = {*entities(tags)}, {*entities(gold_tags)}
+        right.append(2 * len(found & wanted))
+        total.append(len(found) + len(wanted))
+    return one_class(right, total)
 
 
 def sentence_macro_f1(predicted, gold):
@@ -249,8 +252,12 @@ def squad(predicted, gold):
 def token_set_f1(predicted, gold):
     """The paper's metric: per question the F1 of two sets of token positions, over 1. An empty set counts as {0}, so an
     unanswerable question without a predicted token scores 1."""
-    pairs = [(found or {0}, wanted or {0}) for found, wanted in zip(predicted, gold, strict=True)]
-    return one_class([2 * len(found & wanted) / (len(found) + len(wanted)) for found, wanted in pairs])
+    values = []
+    for found, wanted in zip(predicted, gold, strict=True):
+        found = found or {0}
+        wanted = wanted or {0}
+        values.append(2 * len(found & wanted) / (len(found) + len(wanted)))
+    return one_class(values)
 
 
 # -----------------------------------------------------------------------------
