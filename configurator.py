@@ -75,7 +75,7 @@ def parse(argv, defaults):
             problems.append(f"{origin}: unknown setting {name!r}.{nearest(name, defaults)}")
             continue
         converted = convert(value, defaults[name])
-        if converted is None:
+        if converted is None or (defaults[name] and converted == ""):  # such as --out_dir=$UNSET
             problems.append(f"{origin}: {takes(name, defaults[name])}, got {value!r}")
         else:
             settings[name] = converted

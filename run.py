@@ -385,12 +385,13 @@ class Run:
         self.checksums = None  # a Future: the first damaged shard of the data, or None
         paths = [os.path.realpath(folder) for folder in self.data.sources]
         elsewhere = paths != runtime.decision_of_rank_0(paths)
-        if cfg.verify_data and (elsewhere or os.environ.get("LOCAL_RANK", "0") == "0"):  # once for each node and path
+        if cfg.verify_data and (elsewhere or not runtime.local_rank()):  # once for each node and path
             self.checksums = changed_shard_in_background(self.data)
         if self.rank == 0:
             self.open_records()
         self.received = stop_signals()
-        self.step, self.is_complete = self.first, True
+        self.step = self.first
+        self.is_complete = True
         self.phase, self.stopping, self.last, self.switches = "", False, not steps, False
         self.compiled = set()  # the phases that have begun
 
@@ -400,8 +401,9 @@ class Run:
         With shards, only rank 0 reads the file, or draws the weights if there is none. The paths may differ between
         processes, but the content must be the same.
         """
-        transformer, state = self.transformer, None
-        self.first, self.resumed = 0, None
+        transformer = self.transformer
+        state = self.resumed = None
+        self.first = 0
         self.trained = dict(phases=[], tokens=0, seconds=0.0, flops=0.0, verified=0)
         setting, path = origin(self.cfg)
         if self.rank == 0 and path:
@@ -471,7 +473,8 @@ class Run:
 
     def steps(self):
         """Yield the number of each step that is left, until a signal asks to stop."""
-        total, first = self.cfg.max_steps, self.first
+        first = self.first
+        total = self.cfg.max_steps
         self.bar = progress(total=total, initial=first, unit="steps", mininterval=0.5, disable=self.rank > 0)
         if first == total:  # a finished run also notices changed data
             self.poll()

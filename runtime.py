@@ -42,9 +42,9 @@ def device_problems(settings):
     """Yield what is wrong with the settings device and dtype: an unknown name, or this process's GPU is not there."""
     choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
     yield from value_problems(settings, choices=choices)
-    local_rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-    if resolve_auto(settings)["device"] == "cuda" and local_rank >= gpus:
-        yield f"device=cuda: this is process {local_rank}, but there are {gpus} GPUs"
+    gpus = torch.cuda.device_count()
+    if resolve_auto(settings).device == "cuda" and local_rank() >= gpus:
+        yield f"device=cuda: this is process {local_rank()}, but there are {gpus} GPUs"
 
 
 def use_determinism():
@@ -69,11 +69,16 @@ def world():
     return int(os.environ.get("RANK", 0)) % world_size, world_size  # 0 of 1, where a shell has a RANK of its own
 
 
+def local_rank():
+    """This process's number on its machine, as torchrun sets it; 0 without torchrun."""
+    return int(os.environ.get("LOCAL_RANK", 0)) % world()[1]
+
+
 def set_up(device, deterministic):
     """Prepare this process to train. device: "cpu" or "cuda". Returns (torch.device, rank, number of processes)."""
     rank, world_size = world()
     on_gpu = device == "cuda"
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
+    device = torch.device("cuda", local_rank()) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     else:

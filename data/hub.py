@@ -169,7 +169,8 @@ def stored_tensors(folder):
     library = optional_package("safetensors.torch")
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder} has an adapter, adapter_config.json: merge both with merge_and_unload of peft")
-    files, found = {"model.safetensors"}, {}
+    files = {"model.safetensors"}
+    found = {}
     index = folder / "model.safetensors.index.json"
     if index.exists() and not (folder / "model.safetensors").exists():
         with refuse_malformed(f"{index}: not an index of files with weights"):
@@ -332,7 +333,8 @@ def hub_texts(state, kind, role, class_name, **facts_of_card):
     """Return {file name: text} of all files but the weights. facts_of_card: see `model_card`."""
     ours = vars(ModelConfig(**state["config"]))
     tokenizer = Tokenizer.from_state(state["tokenizer"], state["tokenizer_ranks"])
-    max_len, prompts = ours["seq_len"], {}
+    max_len = ours["seq_len"]
+    prompts = {}
     tuned = state.get("fine_tuned")
     if tuned:
         max_len = min(max_len, tuned["settings"]["max_len"])

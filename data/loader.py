@@ -218,7 +218,8 @@ class Batches:
 
     def micro_batch(self, step, windows):
         """Return windows of a step as one dict of tensors; see `batch`. windows: those of a MicroBatch."""
-        parts, first = [], 0
+        parts = []
+        first = 0
         for objective, pairs in groupby(windows, itemgetter(0)):
             part = self.batch(step, objective, [window for _, window in pairs])
             part["positions"] += first

@@ -77,7 +77,8 @@ def cut_into_pieces(files, size):
 
     files: {path: its size and time}. The pieces follow from them alone, so that several machines cut alike.
     """
-    piece, filled = [], 0
+    piece = []
+    filled = 0
     for index, (path, (file_size, _)) in enumerate(files.items()):
         for start, end in itertools.pairwise(cut_places(path, size)):
             piece.append((index, start, end))
@@ -220,7 +221,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
     mine = list(enumerate(pieces))[number - 1 :: parts]
     with unfinished_folder(out, plan, cfg.part) as folder:
         make = functools.partial(encode_piece, folder, files, tokenizer, cfg)
-        records, limit = [], cfg.max_tokens / parts or math.inf
+        records = []
+        limit = cfg.max_tokens / parts or math.inf
         bar = progress(total=len(mine), unit="shards")
         with bar, contextlib.closing(make_pieces(make, mine, workers)) as made:
             for record in made:

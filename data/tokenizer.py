@@ -135,7 +135,8 @@ class RankTokenizer(Tokenizer):
     def encode_array(self, text):
         """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
         text = self.normalize(text)
-        ids, begin = [], 0
+        ids = []
+        begin = 0
         for end in [*range(0, len(text) - BLANK_BLOCK + 1, BLANK_BLOCK), len(text)]:
             block = text[end : end + BLANK_BLOCK]
             if not block or block.isspace():
@@ -172,7 +173,8 @@ class RankTokenizer(Tokenizer):
         Its merges are all pairs of tokens that make a token, by rank. tiktoken merges the adjacent pair that makes
         the token of the lowest rank, so both take the same steps. Whole pieces are looked up first, as in tiktoken.
         """
-        vocab, merges = {}, []
+        vocab = {}
+        merges = []
         for token, rank in self.ranks.items():
             vocab["".join(BYTE_CHARACTERS[byte] for byte in token)] = rank
         for token in sorted(vocab, key=vocab.get):

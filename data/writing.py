@@ -81,7 +81,8 @@ def write_shards(folder, number, encoded):
 
     Returns {split: {"file": its name, "sha256": ..., and how many it has of each of COUNTED}}.
     """
-    record, files = {}, {}
+    record = {}
+    files = {}
     with contextlib.ExitStack() as stack:
         for split in SPLITS:
             path = folder / "shards" / f"{split}-{number:05d}.bin"

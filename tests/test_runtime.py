@@ -145,7 +145,8 @@ def test_optimizer_state_of_another_shape_than_its_weight_is_shared(run_world, t
 
 def test_a_rank_without_torchrun_is_another_programs(monkeypatch):
     monkeypatch.setenv("RANK", "8")  # process 8 would train without a word and save nothing
-    assert runtime.world() == (0, 1)
+    monkeypatch.setenv("LOCAL_RANK", "8")  # and one that is not the first of its machine would read no checksums
+    assert runtime.world() == (0, 1) and runtime.local_rank() == 0
 
 
 @pytest.mark.parametrize("D", [16, 48])

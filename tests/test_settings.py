@@ -23,7 +23,7 @@ def test_wrong_settings_are_told_before_any_work(undisturbed, run, encoder, tmp_
     command, *problems = case.split("\n    ")
     script, *args = command.split()
     before = [*tiny, f"--out_dir={tmp_path / 'run'}"] if script == "train.py" else [f"--out_dir={tmp_path / 'run'}"]
-    code, text = run([*before, *args], script, LOCAL_RANK="99")
+    code, text = run([*before, *args], script, LOCAL_RANK="99", WORLD_SIZE="100" if "cuda" in case else "1")
     assert code in (1, 2) and "Traceback" not in text, text
     for problem in problems:
         assert problem in text

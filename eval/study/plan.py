@@ -226,7 +226,8 @@ class Plan:
         did best on validation with the first: for each model, pretraining seed and task. What is scored zero-shot is
         scored once.
         """
-        cfg, points = self.cfg, []
+        cfg = self.cfg
+        points = []
         for seed in cfg.finetune_seeds:
             first = seed == cfg.finetune_seeds[0]
             of_seed = []

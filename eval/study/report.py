@@ -55,7 +55,7 @@ Parameters are those of pretraining, with the output head, as train.py counts th
 
 
 def write(plan):
-    """Write OUT_DIR/report/report.md and all that belongs to it; return the answer and the report's path as text.
+    """Write OUT_DIR/report/report.md and all that belongs to it; return what was run, the answer and the path as text.
 
     plan: of a study, as far as its results are there; one without models means all results below OUT_DIR. Raises
     DataError: damaged results, or none in a bare folder.
@@ -73,10 +73,12 @@ def write(plan):
     compared = compare_all(results, cfg.primary)
     write_csv(folder / "results.csv", RESULTS, map(vars, results.rows))
     write_csv(folder / "comparisons.csv", COMPARISONS, map(vars, compared))
-    scores, answers = score_table(results), []
+    scores = score_table(results)
+    answers = []
     if cfg.primary:
         answers = [ANSWER.format(results.main_target), answer_list(compared, cfg.primary)]
-    page = [f"# {Path(cfg.out_dir).name}", *overview(results, plan, logs)]
+    about, models = overview(results, plan, logs)
+    page = [f"# {Path(cfg.out_dir).name}", about, models]
     if answers:
         page += ["## The answer", *answers]
     if scores:
@@ -93,7 +95,7 @@ def write(plan):
     page += ["## How to read the numbers", HOW.format(stats.RESAMPLES)]
     path = folder / "report.md"
     path.write_text("\n\n".join(filter(None, page)) + "\n", encoding="utf-8")
-    return "\n\n".join([*(answers or [scores]), str(path)])
+    return "\n\n".join([about, *(answers or [scores]), str(path)])
 
 
 def read_results(plan):
@@ -155,7 +157,8 @@ def overview(results, plan, logs):
         lines += differences(task, [row.result["settings"] for row in rows], PER_RUN)
     for label, rows in group(results.rows, "model").items():
         facts = [row.result["checkpoint"] for row in rows]
-        lines += differences(label, [its["settings"] | {"text": its.get("data")} for its in facts], PER_SEED)
+        settings = [its["settings"] | {"data_fingerprint": its.get("data")} for its in facts]
+        lines += differences(label, settings, PER_SEED)
     models = []
     for label in results.labels:
         row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))

@@ -50,7 +50,8 @@ def read(root, folders, metric, names):
     it continued or "")}. For a folder that is not in it, the label is the checkpoint's name without its -seed-S. A
     retrieval task has a row for each set that it searches. Raises DataError: files that are not results.
     """
-    rows, failed = [], {}
+    rows = []
+    failed = {}
     for folder in sorted(folders):
         path, file = folder.relative_to(root), folder / "result.json"
         if file.exists():  # it counts, whatever failed before

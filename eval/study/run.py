@@ -126,7 +126,8 @@ def carry_out(plan, waves):
 
     waves: {name: Runs or points of fine-tuning}; see Plan.waves.
     """
-    cfg, failed = plan.cfg, []
+    cfg = plan.cfg
+    failed = []
     runs = to_train(plan) if any(wave.startswith("pretrain") for wave in waves) else []  # a report needs no checkpoint
     no_rate = f"no learning rate is chosen, because the runs with seed {cfg.finetune_seeds[0]} are missing or failed"
     for wave, items in waves.items():

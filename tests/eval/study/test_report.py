@@ -86,7 +86,6 @@ def test_seeds_that_were_not_pretrained_alike_are_told(tmp_path):
         make_result(tmp_path / f"{seed}", seed=seed, facts=dict(seed=seed, clm=seed, settings={"lr": seed / 1000}))
     assert "mlm differ in `lr`: 0.001, 0.002\n" in write(tmp_path)
     assert "| mlm " in write(next(tmp_path.rglob("result.json")).parent)  # the folder of a single result
-    pytest.raises(DataError, write, tmp_path, primary=(("mlm", "m1m"),)).match("there is no 'm1m'. The models are mlm")
 
 
 def edit(folder, change):
