@@ -73,7 +73,6 @@ def code_state():
 def run_job(job, environment, code):
     """In a process of its own: run a job, with its output in output.txt. code: `code_state` of when the study began."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which ends its jobs itself
-    job.folder.mkdir(parents=True, exist_ok=True)
     output = open(job.folder / "output.txt", "ab")
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
@@ -108,11 +107,14 @@ def run_all(jobs, slots, name):
     """Run jobs that do not depend on each other, one at a time in each slot. Return (name, why) of those that failed.
 
     A job that has its result is not repeated. One that another process is running, which holds the lock of its folder,
-    is waited for. The output of a job that failed is kept as error.txt.
+    is waited for. The output of a job that failed is kept as error.txt. Raises OSError: a folder cannot be written.
     """
     if not jobs:
         return []
-    waiting, running, failed, free = [*jobs], {}, [], [*slots]
+    waiting = [*jobs]
+    running = {}
+    failed = []
+    free = [*slots]
     context, code = start_server(slots[0]), code_state()
     bar = progress(total=len(jobs), unit="job", smoothing=0.05, desc=name)
     try:
@@ -123,6 +125,8 @@ def run_all(jobs, slots, name):
                     bar.update()
                 elif free and not is_locked(job.folder):
                     waiting.remove(job)
+                    job.folder.mkdir(parents=True, exist_ok=True)
+                    (job.folder / "output.txt").touch()  # OSError: it may be another user's folder
                     (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
                     slot = free.pop()
                     process = context.Process(target=run_job, args=(job, slot, code))
@@ -135,9 +139,7 @@ def run_all(jobs, slots, name):
                 if job.result.exists() or is_locked(job.folder):  # another process was faster
                     waiting.insert(0, job)
                 else:
-                    output = job.folder / "output.txt"
-                    output.touch()  # it may have failed before it printed anything
-                    error = output.replace(job.folder / "error.txt")
+                    error = (job.folder / "output.txt").replace(job.folder / "error.txt")
                     why = f"{error_of(error)} ({error})"
                     failed.append((job.name, why))
                     bar.write(f"failed: {job.name}: {why}")

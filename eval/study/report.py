@@ -100,7 +100,8 @@ def write(plan):
 
 def read_results(plan):
     """Return the Results of a plan, or of all that is below OUT_DIR if it has no models."""
-    root, cfg = plan.results, plan.cfg
+    root = plan.results
+    cfg = plan.cfg
     names = {model.folder: (model.label, model.run.seed, model.run.continues) for model in plan.models if model.run}
     points = itertools.product(plan.models, plan.tasks, cfg.rates, cfg.finetune_seeds)
     folders = {root / job_folder(*point) for point in points}

@@ -234,7 +234,8 @@ def squad(predicted, gold):
     the script of v1.1, which does not treat them apart.
     """
     v2 = not all(gold)
-    exact_match, overlap = [], []
+    exact_match = []
+    overlap = []
     for text, answers in zip(predicted, gold, strict=True):
         answer = normalize_answer(text)
         texts = set(map(normalize_answer, answers))

@@ -182,8 +182,7 @@ def test_the_command_of_an_edit(number, folder, data_dir, tmp_path):
     copy = edited(DIFFS[number], tmp_path / "copy")
     succeed([Run(args, tmp_path / "output", copy / script, folder).wait()])
     (out_dir,) = (arg.removeprefix("--out_dir=") for arg in args if arg.startswith("--out_dir="))
-    phases = [line["phase"] for line in read_metrics(folder / out_dir)]
-    assert phases[-1] == ["mlm", "clm", "clm"][number]
+    assert read_metrics(folder / out_dir)[-1]["phase"] == ["mlm", "clm", "clm"][number]
 
 
 @pytest.fixture

@@ -82,8 +82,7 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(data_dir, tasks_dir
     shutil.rmtree(parts / "study/results/split-seed-1")
     finish(args, parts)
     assert results(parts) == results(whole)
-    changed = {path.parts[-4] for path, stamp in before.items() if path.stat().st_mtime_ns != stamp}
-    assert changed == {"split-seed-1"}
+    assert {path.parts[-4] for path, at in before.items() if path.stat().st_mtime_ns != at} == {"split-seed-1"}
     assert {path.parent.name for path in parts.glob("study/runs/*/ckpt-*.pt")} == {"clm-seed-1", "split-seed-1"}
     code, output = start([f"{args[0]} --lr=1e-4", *args[1:]], parts).wait(60)
     assert code == 1 and "lr=0.0001, but train.py was given lr=0.003" in output
@@ -125,3 +124,5 @@ def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encode
     shutil.copy(encoder, broken)  # mended: what has no result yet is tried again
     study(args)
     assert len([*tmp_path.rglob("result.json")]) == 4 and not (failed / "error.txt").exists()
+    (tmp_path / "job").symlink_to("nowhere")  # like another user's folder, it cannot be written
+    pytest.raises(FileExistsError, jobs.run_all, [jobs.Job("", tmp_path / "job", [], tmp_path / "none")], [{}], "wave")
