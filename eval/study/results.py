@@ -66,7 +66,8 @@ def read(root, folders, metric, names):
 
 def make_row(folder, result, metric, test_set, names):
     """Return one fine-tuning on one test set, such as "nq", with which its metrics begin; "" if there is only one."""
-    facts, task = result["checkpoint"], result["task"]
+    facts = result["checkpoint"]
+    task = result["task"]
     label, seed, after = names.get(str(folder).partition("/")[0]) or name_of(facts)
     main = [name for name in metrics.main_of(result["main"], metric) if name.rpartition("/")[0] == test_set]
     validation, test = result["metrics"]["validation"], result["metrics"]["test"]
