@@ -70,7 +70,8 @@ def make_row(folder, result, metric, test_set, names):
     task = result["task"]
     label, seed, after = names.get(str(folder).partition("/")[0]) or name_of(facts)
     main = [name for name in metrics.main_of(result["main"], metric) if name.rpartition("/")[0] == test_set]
-    validation, test = result["metrics"]["validation"], result["metrics"]["test"]
+    validation = result["metrics"]["validation"]
+    test = result["metrics"]["test"]
     if result.get("zero_shot"):
         task += " (zero-shot)"
         validation = test | validation  # it may have none, and nothing is chosen by it
@@ -82,7 +83,8 @@ def make_row(folder, result, metric, test_set, names):
         facts = facts | dict(step=0, tokens=0, flops=0, clm_steps=0, mask_ratio=0)
     if result.get("protocol") == "its own":
         pretraining += ", retrieval by its own protocol"
-    parameters, shape = facts["parameters"], facts["model"]
+    parameters = facts["parameters"]
+    shape = facts["model"]
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
         parameters += shape["vocab_size"] * shape["d_model"]
     return SimpleNamespace(
@@ -247,7 +249,8 @@ class Results:
         if len(units) < 2:
             return comparison
         # Parts that are independent: tasks share pretraining, and the sets of a retrieval task share fine-tuning.
-        differences, covariances = defaultdict(float), defaultdict(float)
+        differences = defaultdict(float)
+        covariances = defaultdict(float)
         for task, weight in self.targets[target].items():
             self.resample(task)
             part = "all" if unit == "pretraining_seed" else task.partition("/")[0]

@@ -86,7 +86,7 @@ def bootstrap(instances, resamples, seed):
     rng = np.random.default_rng(seed)
     scores = np.empty((resamples, runs))
     for i in range(resamples):
-        sums = np.bincount(rng.integers(n, size=n), minlength=n) @ flat
+        sums = np.bincount(rng.integers(n, size=n), minlength=n).astype(flat.dtype) @ flat
         scores[i] = score_of_sums(sums.reshape(runs, classes, 2))
     return scores
 
