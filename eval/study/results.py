@@ -53,7 +53,8 @@ def read(root, folders, metric, names):
     rows = []
     failed = {}
     for folder in sorted(folders):
-        path, file = folder.relative_to(root), folder / "result.json"
+        path = folder.relative_to(root)
+        file = folder / "result.json"
         if file.exists():  # it counts, whatever failed before
             with refuse_malformed(f"{file}: not a result of finetune.py, or damaged; delete it or run it again"):
                 result = json.loads(file.read_bytes())
