@@ -1,12 +1,12 @@
 """The checkpoint of a run: one file, out_dir/ckpt-<step>.pt.
 
-It is a dict of tensors and plain values that torch.load opens with weights_only=True. On disk it is whole or absent. It
-is a zip archive in which every record has a CRC-32. torch.load does not check those, so `read` does. Model folders of
+It is a dict of tensors and plain values that torch.load opens with weights_only=True. On disk it is complete or absent.
+In this zip archive, every record has a CRC-32. torch.load does not check those, so `read` does. Model folders of
 the Hugging Face hub are read as checkpoints too, and a checkpoint can be exported as one (data/hub.py):
 
     python checkpoint.py export CHECKPOINT_OR_RUN FOLDER --as=eurobert
 
-The folder must be new. eurobert is an encoder, llama a decoder, and qwen3 either, of a model that began as a Qwen 3.
+The folder must be new. eurobert is an encoder, llama a decoder, and qwen3 either one, if the model began as a Qwen 3.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""The class Run, which owns a run of train.py: the checks before it starts, resuming, records, checkpoints, its end."""
+"""The class Run, which owns a run of train.py: it checks the settings, resumes, logs, saves checkpoints and ends."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The machine that a script runs on: device, dtype, determinism, memory, processes and their shards of a model."""
+"""The machine that a script runs on: device, dtype, determinism, memory, processes, and a model shared over them."""
 
 import ctypes
 import os
