@@ -223,14 +223,15 @@ def read_texts(path, task, counts):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
     columns = task.columns or ("text",)
     label = task.label.strip() or "label"
-    before, *after = (task.form or "\n".join(["{}"] * len(columns))).split("{}")
-    if len(after) != len(columns):
-        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
+    form = task.form or "\n".join(["{}"] * len(columns))
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
-        text = before
-        for column, between in zip(columns, after):
-            text += row[column] + between
-        yield Text(text, read_label(row[label], task, location))
+        yield Text(fill(form, map(row.get, columns)), read_label(row[label], task, location))
+
+
+def fill(form, texts):
+    """Return a form with a text for each {} in it. Other braces stay as they are."""
+    before, *after = form.split("{}")
+    return before + "".join(map("".join, zip(texts, after)))
 
 
 def read_label(value, task, location):
@@ -353,7 +354,7 @@ def read_texts_by_id(path, counts, form="", wanted=None):
         id, title, text = str(row["_id"]), row.get("title"), row["text"]
         if wanted is None or id in wanted:
             counts["lines left out, as a later one has the same _id"] += id in texts
-            texts[id] = (form.format(title, text) if title else text).strip() if form else text
+            texts[id] = (fill(form, (title, text)) if title else text).strip() if form else text
     if not texts:
         raise DataError(f"{path}: there are no texts in it, or none that are judged")
     return texts

@@ -150,6 +150,9 @@ def made(name, given, folder, zero_shot):
     if not any({*task.metrics} <= {*group} for group in METRICS[family]):
         choices = ", or of ".join(map(", ".join, METRICS[family]))
         raise DataError(f"metric={task.metric}: must be one or more of {choices}")
+    columns = ("title", "text") if family == "ir" else task.columns or ("text",)
+    if task.form and task.form.count("{}") != len(columns):
+        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     if family != "ir" and not (task.train and task.test):
         raise DataError(f"family={family}: give --train and --test")
     return task
