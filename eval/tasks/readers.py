@@ -343,45 +343,49 @@ def read_pairs(path, task, counts):
 
 
 def read_texts_by_id(path, counts, form="", wanted=None):
-    """Return BEIR's file of documents or queries as {id: text}.
+    """Return BEIR's file of documents or queries, or those that a pattern matches, as {id: text}.
 
     A line is an object with "_id", "text", and maybe a "title". wanted: ids to keep, so that a few documents of a large
     corpus take little memory; None keeps all. form: of a document with a title; BEIR's is "{} {}". It is empty for
     queries: their title is not read, and those that are not judged may have no text.
     """
     texts = {}
-    for _, row in rows(path, {"_id": str | int, "text": str if form else object}):
-        id, title, text = str(row["_id"]), row.get("title"), row["text"]
-        if wanted is None or id in wanted:
-            counts["lines left out, as a later one has the same _id"] += id in texts
-            texts[id] = (fill(form, (title, text)) if title else text).strip() if form else text
+    for file in find_files(path):
+        for location, row in rows(file, {"_id": str | int, "text": str if form else object}):
+            id, title, text = str(row["_id"]), row.get("title"), row["text"]
+            if form and title and not isinstance(title, str):
+                raise DataError(f"{location}: title is {title!r:.200}, expected text or null")
+            if wanted is None or id in wanted:
+                counts["lines left out, as a later one has the same _id"] += id in texts
+                texts[id] = (fill(form, (title, text)) if title else text).strip() if form else text
     if not texts:
         raise DataError(f"{path}: there are no texts in it, or none that are judged")
     return texts
 
 
 def read_qrels(path, split, counts):
-    """Return BEIR's judgments, a .tsv, as {query id: {document id: grade}}.
+    """Return BEIR's judgments, a .tsv or those that a pattern matches, as {query id: {document id: grade}}.
 
-    The first line is a header, whatever it says. The others begin with a query's id, a document's id and a grade.
+    The first line of each is a header, whatever it says. Others begin with a query's id, a document's id and a grade.
     """
     qrels = {}
-    for number, (location, fields) in enumerate(csv_fields(path, delimiter="\t")):
-        try:
-            query, document, grade = *fields[:2], int(fields[2].removesuffix(".0"))
-        except MALFORMED:
-            if number == 0 or not fields:  # the header, or a blank line
+    for file in find_files(path):
+        for number, (location, fields) in enumerate(csv_fields(file, delimiter="\t")):
+            try:
+                query, document, grade = *fields[:2], int(fields[2].removesuffix(".0"))
+            except MALFORMED:
+                if number == 0 or not fields:  # the header, or a blank line
+                    continue
+                raise DataError(
+                    f"{location}: expected query-id, corpus-id and score, a whole number, with tabs between them, "
+                    f"got {fields!r:.200}; {OTHER_FORM}"
+                ) from None
+            if number == 0:
+                counts[f"{split}: judgments left out, as BEIR takes the first line for a header"] += 1
                 continue
-            raise DataError(
-                f"{location}: expected query-id, corpus-id and score, a whole number, with tabs between them, "
-                f"got {fields!r:.200}; {OTHER_FORM}"
-            ) from None
-        if number == 0:
-            counts[f"{split}: judgments left out, as BEIR takes the first line for a header"] += 1
-            continue
-        grades = qrels.setdefault(query, {})
-        counts[f"{split}: judgments left out, as a later line has the same ids"] += document in grades
-        grades[document] = grade
+            grades = qrels.setdefault(query, {})
+            counts[f"{split}: judgments left out, as a later line has the same ids"] += document in grades
+            grades[document] = grade
     return qrels
 
 

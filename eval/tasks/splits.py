@@ -182,7 +182,7 @@ def retrieval_splits(task, full_corpus, counts):
     corpora = {}
     for path, ids in wanted(tested + splits["train"]).items():
         whole = full_corpus and path in judged
-        corpora[path] = read_texts_by_id(find_files(path)[0], counts, task.form or "{} {}", None if whole else ids)
+        corpora[path] = read_texts_by_id(path, counts, task.form or "{} {}", None if whole else ids)
         counts["judged documents that are not in the corpus"] += len(ids - corpora[path].keys())
 
     pairs = read_all(task.train, task, "train", counts) if task.train else []
@@ -210,8 +210,8 @@ def judged_queries(table, counts):
     for row in table:
         file = f"{row.folder}/queries.jsonl"
         if file not in texts:
-            texts[file] = read_texts_by_id(find_files(file)[0], counts)
-        qrels = read_qrels(find_files(row.judgments)[0], row.split, counts)
+            texts[file] = read_texts_by_id(file, counts)
+        qrels = read_qrels(row.judgments, row.split, counts)
         queries = []
         for id, grades in qrels.items():
             text = texts[file].get(id)
