@@ -286,12 +286,13 @@ def read_sentences(path, task, counts):
 
 
 def read_questions(path, task, counts):
-    """Yield the Questions of a table. An answer starts where the context has its text, else at -1."""
+    """Yield the Questions of a table. An answer starts where the context has its text, else at -1; "" is no answer."""
     for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
         context, given = row["context"], row["answers"]
         try:
             found = zip(given["text"], given["answer_start"], strict=True)
-            answers = [(answer, find_answer(answer, int(start), context, counts)) for answer, start in found]
+            answers = [(text, find_answer(text, int(start), context, counts)) for text, start in found if text != ""]
+            counts["answers without text, which are read as no answer"] += len(given["text"]) - len(answers)
         except MALFORMED:
             raise DataError(
                 f'{location}: expected answers {{"text": [...], "answer_start": [...]}}, got {given!r:.200}'
@@ -304,8 +305,6 @@ def find_answer(answer, start, context, counts):
 
     If `start` is wrong, it may count bytes of UTF-8, or units of UTF-16, whose numbers are between both.
     """
-    if not answer:
-        return -1
     if start >= 0 and context.startswith(answer, start):
         return start
     places = {}  # {place: how far it is from start}
