@@ -73,6 +73,8 @@ class Pair(NamedTuple):
     query: str
     document: str
 
+    key = property(lambda self: self.query)
+
 
 class Query(NamedTuple):
     """Information retrieval, evaluation: a query, and the grades of some documents. Above 0 they are relevant."""

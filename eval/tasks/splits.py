@@ -81,9 +81,14 @@ def read(task, full_corpus=True):
     counts = Counter()
     parts = retrieval_splits(task, full_corpus, counts) if task.family == "ir" else example_splits(task, counts)
     labels = label_names(task, parts["train"])
-    for split in ("validation", "test") if labels else ():
-        unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
-        counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
+    seen = {example.key for example in parts["train"]}
+    for split in "validation", "test":
+        counts[f"{split}: examples whose text, context or query is in train, too"] = sum(
+            example.key in seen for example in parts[split]
+        )
+        if labels:
+            unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
+            counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
     return Dataset(
         name=task.name,
         family=task.family,
