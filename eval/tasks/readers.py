@@ -238,7 +238,7 @@ def fill(form, texts):
 
 def read_label(value, task, location):
     """Return the label of a text: the name of its class, or in regression a number."""
-    if value in (None, "", " "):
+    if value is None or not str(value).strip():
         expected = 'a label: add it or delete the row; to predict for it, see docs/finetuning.md, "Predictions"'
     elif task.regression:
         expected = f"a number, as metric={task.metric} needs"
