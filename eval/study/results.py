@@ -206,7 +206,8 @@ class Results:
     def score(self, label, target):
         """Return the Score of a model on a target; None if a task is missing."""
         unit = unit_of(self.seeds[label])
-        by_task, done, expected = [], 0, 0
+        by_task = []
+        done = expected = 0
         for task, weight in self.targets[target].items():
             rows = self.chosen[label, task]
             of_unit = group(rows, unit).items()
@@ -247,7 +248,8 @@ class Results:
         if len(units) < 2:
             return comparison
         # Parts that are independent: tasks share pretraining, and the sets of a retrieval task share fine-tuning.
-        differences, covariances = defaultdict(float), defaultdict(float)
+        differences = defaultdict(float)
+        covariances = defaultdict(float)
         for task, weight in self.targets[target].items():
             self.resample(task)
             part = "all" if unit == "pretraining_seed" else task.partition("/")[0]

@@ -141,7 +141,7 @@ def rows(path, columns, counts=None):
     if kind == ".jsonl":
         table = ((location, json_object(text, location)) for location, text in lines(path) if text.strip())
     else:
-        table = delimited_rows(path, columns, counts)
+        table = delimited_rows(path, kind, columns, counts)
     for location, row in table:
         first = first or row
         for column, expected in columns.items():
@@ -154,9 +154,9 @@ def rows(path, columns, counts=None):
         yield location, row
 
 
-def delimited_rows(path, columns, counts):
+def delimited_rows(path, kind, columns, counts):
     """Yield (location, {column: text}) for each row of a .tsv, .txt or .csv file."""
-    if format_of(Path(path)) == ".csv":
+    if kind == ".csv":
         table = csv_fields(path, strict=True)
     else:
         table = ((location, text.split("\t")) for location, text in lines(path))
@@ -248,8 +248,7 @@ def read_label(value, task, location):
     else:
         expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
         if isinstance(value, str | int):
-            names = dict(zip("0123456789", task.names))
-            return names.get(str(value), str(value))
+            return dict(zip("0123456789", task.names)).get(str(value), str(value))
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
@@ -290,7 +289,8 @@ def read_sentences(path, task, counts):
 def read_questions(path, task, counts):
     """Yield the Questions of a table. An answer starts where the context has its text, else at -1; "" is no answer."""
     for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
-        context, given = row["context"], row["answers"]
+        context = row["context"]
+        given = row["answers"]
         try:
             found = zip(given["text"], given["answer_start"], strict=True)
             answers = [(text, find_answer(text, int(start), context, counts)) for text, start in found if text != ""]
