@@ -206,8 +206,7 @@ def checksum(x):
     """Return a CRC-32 of a checkpoint's dict or of a part of it."""
     value = 0
     for name, leaf in leaves(x):
-        is_tensor = isinstance(leaf, torch.Tensor)
-        content = leaf.reshape(-1).view(torch.uint8).numpy() if is_tensor else repr(leaf).encode()
+        content = leaf.reshape(-1).view(torch.uint8).numpy() if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
         value = zlib.crc32(content, zlib.crc32(name.encode(), value))
     return value
 
@@ -232,11 +231,6 @@ def config_of(state, path):
         raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
 
 
-def backend_of(state):
-    """Return "reference" if the run of a checkpoint's dict may have edited `attention_mask`, else "auto"."""
-    return "reference" if state["settings"].get("attention") == "reference" else "auto"
-
-
 def model_from(state, path="the checkpoint"):
     """Return the Transformer of a dict that `load` returned, on the CPU, in fp32, in evaluation mode.
 
@@ -257,7 +251,8 @@ def model_from(state, path="the checkpoint"):
         for name in others:
             module, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(module), attribute, model.get_parameter(first))
-    model.attention_backend = backend_of(state)
+    if state["settings"].get("attention") == "reference":  # its run may have edited `attention_mask`
+        model.attention_backend = "reference"
     return model.eval()
 
 

@@ -254,7 +254,8 @@ def run_differences(state, cfg, path):
 
 def shape_differences(theirs, ours):
     """Return what differs between two shapes, dicts, as two lists of sentences: what must be equal, and the context."""
-    different, context = [], []
+    different = []
+    context = []
     for name, value in theirs.items():
         if value != ours.get(name):
             sentences = context if name in ("seq_len", "rope_theta") else different
@@ -275,8 +276,9 @@ def check_same_model(state, config, tokenizer, path, report):
         report(f"{path}: {'; '.join(context)}")
     theirs = checkpoint.tokenizer_of(state, path)
     same_ids = tokenizer.encodes_like(theirs) and tokenizer.eos_id == theirs.eos_id
-    from_hub = not state["settings"]
-    if not same_ids or not (from_hub or tokenizer.mask_id == theirs.mask_id):
+    if state["settings"]:  # a model of the hub has none
+        same_ids &= tokenizer.mask_id == theirs.mask_id
+    if not same_ids:
         why = f"its tokenizer is {theirs.name}, here {tokenizer.name}"
         different.append(f"{why}: prepare the text with that of the checkpoint")
     if different:
@@ -462,8 +464,9 @@ class Run:
         self.log = MetricsLog(out / "metrics.jsonl", resumed["step"] if resumed else -1)
         if resumed:
             if resumed["log"] != self.log.checksum:
-                log = f"{out}/metrics.jsonl"
-                print(f"{log} has changed since this run wrote it: do not trust it up to step {self.first}")
+                print(
+                    f"{out}/metrics.jsonl has changed since this run wrote it: do not trust it up to step {self.first}"
+                )
             changed = [file for file in SOURCES if resumed["source"].get(file) != self.source[file]]
             if changed:
                 print(f"{', '.join(changed)}: changed since step {self.first} of this run")

@@ -86,8 +86,9 @@ def set_up(device, deterministic):
     if deterministic or not on_gpu:
         use_determinism()
     if world_size > 1:  # the others wait while rank 0 saves, which may take long on a slow disk
-        backend = "nccl" if on_gpu else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(hours=1), device_id=device if on_gpu else None)
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", timeout=timedelta(hours=1), device_id=device if on_gpu else None
+        )
     return device, rank, world_size
 
 

@@ -279,8 +279,7 @@ def random_tokens(vocab_size, seq_len):
     It is as long as the model's texts, because a sliding window shows in long ones only. The logits of 8,192 tokens
     are gigabytes, so it is no longer than that.
     """
-    T = min(seq_len, 8192)
-    return torch.randint(vocab_size, (T,), generator=torch.Generator().manual_seed(0))
+    return torch.randint(vocab_size, (min(seq_len, 8192),), generator=torch.Generator().manual_seed(0))
 
 
 @torch.no_grad()
@@ -325,8 +324,7 @@ def hub_weights(state, role, head_names):
 
 def filled(template, facts):
     """Return the content of a template, with a value for each $name in it."""
-    values = {name: json.dumps(value) for name, value in facts.items()}
-    return json.loads(Template(TEMPLATES[template]).substitute(values))
+    return json.loads(Template(TEMPLATES[template]).substitute({name: json.dumps(x) for name, x in facts.items()}))
 
 
 def hub_texts(state, kind, role, class_name, **facts_of_card):

@@ -207,10 +207,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
     for why, paths in left_out.items():
         print(f"left out: {len(paths)}, such as {paths[0]}: {why}")
 
-    files, size = {}, 0
-    for path in found:
-        files[path] = size_and_time(path)
-        size += files[path][0]
+    files = {path: size_and_time(path) for path in found}
+    size = sum(size for size, _ in files.values())
     pieces = list(cut_into_pieces(files, cfg.shard_bytes or min(max(size // 256, SMALLEST), LARGEST)))
     workers = cfg.workers or min(cores(), size // SMALLEST + 1)
     # What decides the content of a piece. Folders may have other names on other machines.

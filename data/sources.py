@@ -32,8 +32,7 @@ END = sys.maxsize  # of a range: the end of the file
 def read_text(path, field, start, end):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
     lines, first, blank = [], 1, 0  # of the document so far, the number of the first; blank lines since the last
-    blank_end = [(0, b"")] * 2
-    for number, line in itertools.chain(read_lines(path, start, end), blank_end):
+    for number, line in itertools.chain(read_lines(path, start, end), [(0, b"")] * 2):  # a blank end
         if line.strip():
             if not lines:
                 first = number

@@ -276,5 +276,4 @@ def rank_file(ranks):
 
 def parse_ranks(content):
     """Return {token bytes: rank} of a rank file's bytes. Raises ValueError."""
-    lines = map(bytes.split, content.splitlines())
-    return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+    return {base64.b64decode(token, validate=True): int(rank) for token, rank in map(bytes.split, content.splitlines())}

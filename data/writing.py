@@ -145,7 +145,8 @@ def cut_tail(folder, records, dtype, val_fraction):
 
     Returns the record of the only piece that is left. The whole text is in memory.
     """
-    streams, size, documents, empty = [], 0, 0, 0
+    streams = []
+    size = documents = empty = 0
     for record in records:
         for part in record.values():
             streams.append(np.fromfile(folder / "shards" / part["file"], dtype))

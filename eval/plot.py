@@ -50,7 +50,7 @@ def print_start(run, rates):
     )
 
     windows = Counter()  # of the sampled steps, by objective
-    flops, most = 0, 0  # of the sampled steps; micro-batches of a step at most
+    flops = most = 0  # of the sampled steps; micro-batches of a step at most
     for groups in run.sampled:
         flops += step_flops(transformer, groups, cfg.window_split)
         most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, run.world_size)))

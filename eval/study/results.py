@@ -209,7 +209,8 @@ class Results:
     def score(self, label, target):
         """Return the Score of a model on a target; None if a task is missing."""
         unit = unit_of(self.seeds[label])
-        by_task, done, expected = [], 0, 0
+        by_task = []
+        done = expected = 0
         for task, weight in self.targets[target].items():
             rows = self.chosen[label, task]
             of_unit = group(rows, unit).items()

@@ -125,8 +125,7 @@ def compare(parts):
     if se:
         df = sum(seeds) ** 2 / np.sum(np.square(seeds) / degrees)
     half = half_width(df, se, shared)
-    p = tail(abs(estimate), df, se, shared)
-    return estimate, half, p
+    return estimate, half, tail(abs(estimate), df, se, shared)
 
 
 def holm(p):
@@ -135,5 +134,4 @@ def holm(p):
     order = np.argsort(p, kind="stable")
     remaining = np.arange(len(p), 0, -1)  # how many hypotheses are not rejected yet
     adjusted = np.maximum.accumulate(p[order] * remaining)
-    adjusted = np.minimum(1, adjusted)
-    return adjusted[np.argsort(order)]
+    return np.minimum(1, adjusted)[np.argsort(order)]

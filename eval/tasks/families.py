@@ -70,10 +70,9 @@ class Family:
         for name, examples in parts.items():
             n = 0
             for example in progress(examples, name, delay=3, leave=False):
-                if len(repr(example).encode()) <= max_len:
-                    continue
-                for item in self.items(example, name):
-                    n += len(item.ids) > max_len
+                if len(repr(example).encode()) > max_len:
+                    for item in self.items(example, name):
+                        n += len(item.ids) > max_len
             self.dataset.counts[f"{name}: {self.too_long.format(max_len)}"] = n
         self.max_len = max_len
 
@@ -109,7 +108,8 @@ class SequenceClassification(Family):
 
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
-        self.mean, self.std = 0.0, 1.0
+        self.mean = 0.0
+        self.std = 1.0
         if dataset.train and not self.labels:
             numbers = [example.label for example in dataset.train]
             self.mean = float(np.mean(numbers))
@@ -161,8 +161,7 @@ class TokenClassification(Family):
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""
-        target = np.concatenate([item.target for item in items])
-        target = to_device(torch.from_numpy(target), output.device)
+        target = to_device(torch.from_numpy(np.concatenate([item.target for item in items])), output.device)
         return F.cross_entropy(output, target, ignore_index=-1)
 
     def answers(self, outputs, items, examples):
@@ -239,8 +238,7 @@ class QuestionAnswering(Family):
         f1 = {}  # {threshold: F1}
         for threshold in self.thresholds:
             self.threshold = threshold
-            answers = self.best_spans(merged, examples)
-            f1[threshold] = metrics.score(self.metrics(answers, examples)["f1"])
+            f1[threshold] = metrics.score(self.metrics(self.best_spans(merged, examples), examples)["f1"])
         self.threshold = max(f1, key=f1.get)
 
     def answers(self, outputs, items, examples):
@@ -253,8 +251,7 @@ class QuestionAnswering(Family):
         """
         answers = []
         for (odds, prompt, inside, offsets), example in zip(merged, examples):
-            text = self.tokenizer.normalize(example.context)
-            text, score = self.best_span(odds[prompt:-1], offsets, text)
+            text, score = self.best_span(odds[prompt:-1], offsets, self.tokenizer.normalize(example.context))
             tokens = set(np.flatnonzero(odds > 0)), set(np.flatnonzero(inside) + prompt)
             answers.append(Answer(text, score, tokens))
         return answers
@@ -290,8 +287,7 @@ class QuestionAnswering(Family):
         if gain[last] <= 0 and self.may_be_none:
             return "", gain[last]
         first = total[: last + 1].argmin()
-        begin, end = offsets[first, 0], offsets[last, 1]
-        return text[begin:end].strip(), gain[last]
+        return text[offsets[first, 0] : offsets[last, 1]].strip(), gain[last]
 
 
 class InformationRetrieval(Family):

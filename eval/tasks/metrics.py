@@ -284,8 +284,7 @@ def best(scores, ids):
     """
     k = min(101, len(ids))
     least = np.partition(scores, -k)[-k]  # many documents may have this score
-    found = {ids[i]: scores[i] for i in np.flatnonzero(scores >= least)}
-    return ranking(found, k)
+    return ranking({ids[i]: scores[i] for i in np.flatnonzero(scores >= least)}, k)
 
 
 def gains(runs, grades):

@@ -73,6 +73,8 @@ class Pair(NamedTuple):
     query: str
     document: str
 
+    key = property(lambda self: self.query)
+
 
 class Query(NamedTuple):
     """Information retrieval, evaluation: a query, and the grades of some documents. Above 0 they are relevant."""
@@ -139,7 +141,7 @@ def rows(path, columns, counts=None):
     if kind == ".jsonl":
         table = ((location, json_object(text, location)) for location, text in lines(path) if text.strip())
     else:
-        table = delimited_rows(path, columns, counts)
+        table = delimited_rows(path, kind, columns, counts)
     for location, row in table:
         first = first or row
         for column, expected in columns.items():
@@ -152,9 +154,9 @@ def rows(path, columns, counts=None):
         yield location, row
 
 
-def delimited_rows(path, columns, counts):
+def delimited_rows(path, kind, columns, counts):
     """Yield (location, {column: text}) for each row of a .tsv, .txt or .csv file."""
-    if format_of(Path(path)) == ".csv":
+    if kind == ".csv":
         table = csv_fields(path, strict=True)
     else:
         table = ((location, text.split("\t")) for location, text in lines(path))
@@ -223,19 +225,20 @@ def read_texts(path, task, counts):
     """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
     columns = task.columns or ("text",)
     label = task.label.strip() or "label"
-    before, *after = (task.form or "\n".join(["{}"] * len(columns))).split("{}")
-    if len(after) != len(columns):
-        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
+    form = task.form or "\n".join(["{}"] * len(columns))
     for location, row in rows(path, dict.fromkeys(columns, str) | {label: object}, counts):
-        text = before
-        for column, between in zip(columns, after):
-            text += row[column] + between
-        yield Text(text, read_label(row[label], task, location))
+        yield Text(fill(form, map(row.get, columns)), read_label(row[label], task, location))
+
+
+def fill(form, texts):
+    """Return a form with a text for each {} in it. Other braces stay as they are."""
+    before, *after = form.split("{}")
+    return before + "".join(map("".join, zip(texts, after)))
 
 
 def read_label(value, task, location):
     """Return the label of a text: the name of its class, or in regression a number."""
-    if value in (None, "", " "):
+    if value is None or not str(value).strip():
         expected = 'a label: add it or delete the row; to predict for it, see docs/finetuning.md, "Predictions"'
     elif task.regression:
         expected = f"a number, as metric={task.metric} needs"
@@ -245,8 +248,7 @@ def read_label(value, task, location):
     else:
         expected = "one class: text or a whole number (several are not supported; to predict numbers, metric=pearson)"
         if isinstance(value, str | int):
-            names = dict(zip("0123456789", task.names))
-            return names.get(str(value), str(value))
+            return dict(zip("0123456789", task.names)).get(str(value), str(value))
     raise DataError(f"{location}: the label is {value!r:.200}, expected {expected}")
 
 
@@ -285,12 +287,14 @@ def read_sentences(path, task, counts):
 
 
 def read_questions(path, task, counts):
-    """Yield the Questions of a table. An answer starts where the context has its text, else at -1."""
+    """Yield the Questions of a table. An answer starts where the context has its text, else at -1; "" is no answer."""
     for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
-        context, given = row["context"], row["answers"]
+        context = row["context"]
+        given = row["answers"]
         try:
             found = zip(given["text"], given["answer_start"], strict=True)
-            answers = [(answer, find_answer(answer, int(start), context, counts)) for answer, start in found]
+            answers = [(text, find_answer(text, int(start), context, counts)) for text, start in found if text != ""]
+            counts["answers without text, which are read as no answer"] += len(given["text"]) - len(answers)
         except MALFORMED:
             raise DataError(
                 f'{location}: expected answers {{"text": [...], "answer_start": [...]}}, got {given!r:.200}'
@@ -303,8 +307,6 @@ def find_answer(answer, start, context, counts):
 
     If `start` is wrong, it may count bytes of UTF-8, or units of UTF-16, whose numbers are between both.
     """
-    if not answer:
-        return -1
     if start >= 0 and context.startswith(answer, start):
         return start
     places = {}  # {place: how far it is from start}
@@ -342,45 +344,49 @@ def read_pairs(path, task, counts):
 
 
 def read_texts_by_id(path, counts, form="", wanted=None):
-    """Return BEIR's file of documents or queries as {id: text}.
+    """Return BEIR's file of documents or queries, or those that a pattern matches, as {id: text}.
 
     A line is an object with "_id", "text", and maybe a "title". wanted: ids to keep, so that a few documents of a large
     corpus take little memory; None keeps all. form: of a document with a title; BEIR's is "{} {}". It is empty for
     queries: their title is not read, and those that are not judged may have no text.
     """
     texts = {}
-    for _, row in rows(path, {"_id": str | int, "text": str if form else object}):
-        id, title, text = str(row["_id"]), row.get("title"), row["text"]
-        if wanted is None or id in wanted:
-            counts["lines left out, as a later one has the same _id"] += id in texts
-            texts[id] = (form.format(title, text) if title else text).strip() if form else text
+    for file in find_files(path):
+        for location, row in rows(file, {"_id": str | int, "text": str if form else object}):
+            id, title, text = str(row["_id"]), row.get("title"), row["text"]
+            if form and title and not isinstance(title, str):
+                raise DataError(f"{location}: title is {title!r:.200}, expected text or null")
+            if wanted is None or id in wanted:
+                counts["lines left out, as a later one has the same _id"] += id in texts
+                texts[id] = (fill(form, (title, text)) if title else text).strip() if form else text
     if not texts:
         raise DataError(f"{path}: there are no texts in it, or none that are judged")
     return texts
 
 
 def read_qrels(path, split, counts):
-    """Return BEIR's judgments, a .tsv, as {query id: {document id: grade}}.
+    """Return BEIR's judgments, a .tsv or those that a pattern matches, as {query id: {document id: grade}}.
 
-    The first line is a header, whatever it says. The others begin with a query's id, a document's id and a grade.
+    The first line of each is a header, whatever it says. Others begin with a query's id, a document's id and a grade.
     """
     qrels = {}
-    for number, (location, fields) in enumerate(csv_fields(path, delimiter="\t")):
-        try:
-            query, document, grade = *fields[:2], int(fields[2].removesuffix(".0"))
-        except MALFORMED:
-            if number == 0 or not fields:  # the header, or a blank line
+    for file in find_files(path):
+        for number, (location, fields) in enumerate(csv_fields(file, delimiter="\t")):
+            try:
+                query, document, grade = *fields[:2], int(fields[2].removesuffix(".0"))
+            except MALFORMED:
+                if number == 0 or not fields:  # the header, or a blank line
+                    continue
+                raise DataError(
+                    f"{location}: expected query-id, corpus-id and score, a whole number, with tabs between them, "
+                    f"got {fields!r:.200}; {OTHER_FORM}"
+                ) from None
+            if number == 0:
+                counts[f"{split}: judgments left out, as BEIR takes the first line for a header"] += 1
                 continue
-            raise DataError(
-                f"{location}: expected query-id, corpus-id and score, a whole number, with tabs between them, "
-                f"got {fields!r:.200}; {OTHER_FORM}"
-            ) from None
-        if number == 0:
-            counts[f"{split}: judgments left out, as BEIR takes the first line for a header"] += 1
-            continue
-        grades = qrels.setdefault(query, {})
-        counts[f"{split}: judgments left out, as a later line has the same ids"] += document in grades
-        grades[document] = grade
+            grades = qrels.setdefault(query, {})
+            counts[f"{split}: judgments left out, as a later line has the same ids"] += document in grades
+            grades[document] = grade
     return qrels
 
 

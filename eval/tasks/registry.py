@@ -112,7 +112,8 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
         raise DataError(f"{', '.join(given)}: task={task} says this itself: give either a task or your own data")
     if task in TASKS:
         return made(task, TASKS[task], ROOT if task.startswith("embedded-") else folder, zero_shot)
-    name, folder = Path(task).stem, Path(task).parent
+    name = Path(task).stem
+    folder = Path(task).parent
     if task.endswith(".py"):
         given, problems = configurator.parse([task], FIELDS)
         if name in TASKS:
@@ -150,6 +151,9 @@ def made(name, given, folder, zero_shot):
     if not any({*task.metrics} <= {*group} for group in METRICS[family]):
         choices = ", or of ".join(map(", ".join, METRICS[family]))
         raise DataError(f"metric={task.metric}: must be one or more of {choices}")
+    columns = ("title", "text") if family == "ir" else task.columns or ("text",)
+    if task.form and task.form.count("{}") != len(columns):
+        raise DataError(f"form={task.form!r}: needs one {{}} for each of the columns {', '.join(columns)}")
     if family != "ir" and not (task.train and task.test):
         raise DataError(f"family={family}: give --train and --test")
     return task
@@ -174,11 +178,15 @@ def retrieval_fields(fields, sets, zero_shot):
     table = [Judged("train", f"{train}/qrels/train.tsv")] if is_folder else []
     for name, paths in (sets or {"": {"corpus": train} | fields}).items():
         qrels = f"{paths['corpus']}/qrels"
-        validation, held_out = f"{qrels}/dev.tsv", float(paths.get("held_out", 0))
+        validation = f"{qrels}/dev.tsv"
+        held_out = float(paths.get("held_out", 0))
         if "validation" not in paths and not find_files(validation):
-            validation, held_out = f"{qrels}/train.tsv", VALIDATION_FRACTION
-        table.append(Judged("validation", paths.get("validation", validation), name, held_out))
-        table.append(Judged("test", paths.get("test", f"{qrels}/test.tsv"), name))
+            validation = f"{qrels}/train.tsv"
+            held_out = VALIDATION_FRACTION
+        table += (
+            Judged("validation", paths.get("validation", validation), name, held_out),
+            Judged("test", paths.get("test", f"{qrels}/test.tsv"), name),
+        )
     if zero_shot:
         table = [row for row in table if row.split != "train" and not row.held_out]
     return fields | {"judged": table, "train": "" if is_folder or zero_shot else train}

@@ -47,8 +47,7 @@ def build(cfg, dataset, state, random_weights=False):
     tokenizer = checkpoint.tokenizer_of(state)
     max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len)
     task = FAMILIES[dataset.family](dataset, tokenizer, max_len, cfg.temperature, protocol)
-    causal = cfg.causal or protocol.causal
-    model = TaskModel(encoder, dataset.family, task.n_outputs, causal, cfg.dropout, protocol)
+    model = TaskModel(encoder, dataset.family, task.n_outputs, cfg.causal or protocol.causal, cfg.dropout, protocol)
     return task, model.to(cfg.device)
 
 

@@ -75,7 +75,7 @@ def own_protocol(files):
         document=prompts.get("document") or "",
         pooling=POOLING[mode],
         cosine=similarity == "cosine" or "Normalize" in modules,
-        max_len=limits.get("max_seq_length") or files.get("tokenizer_config.json", {}).get("model_max_length", 2**31),
+        max_len=limits.get("max_seq_length") or files.get("tokenizer_config.json", {}).get("model_max_length") or 2**31,
         own=True,
         causal=content.get("is_causal", content["model_type"] not in ("eurobert", "sl_model")),
     )

@@ -81,9 +81,14 @@ def read(task, full_corpus=True):
     counts = Counter()
     parts = retrieval_splits(task, full_corpus, counts) if task.family == "ir" else example_splits(task, counts)
     labels = label_names(task, parts["train"])
-    for split in ("validation", "test") if labels else ():
-        unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
-        counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
+    seen = {example.key for example in parts["train"]}
+    for split in "validation", "test":
+        counts[f"{split}: examples whose text, context or query is in train, too"] = sum(
+            example.key in seen for example in parts[split]
+        )
+        if labels:
+            unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
+            counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
     return Dataset(
         name=task.name,
         family=task.family,
@@ -99,11 +104,11 @@ def main_metrics(task, full_corpus):
     """Return {"field": metrics, "paper": metrics}; the score of a task is the mean of either."""
     field = task.metrics if full_corpus or task.family != "ir" else []
     paper = task.metrics if task.regression else [PAPER[task.family]]
-    main = {"field": [], "paper": []}
-    for name in [row.set for row in task.judged if row.split == "test"] or [""]:
-        main["field"] += [in_set(name, metric) for metric in field]
-        main["paper"] += [in_set(name, metric) for metric in paper]
-    return main
+    names = [row.set for row in task.judged if row.split == "test"] or [""]
+    return {
+        "field": [in_set(name, metric) for name in names for metric in field],
+        "paper": [in_set(name, metric) for name in names for metric in paper],
+    }
 
 
 def label_names(task, train):
@@ -159,7 +164,8 @@ def example_splits(task, counts):
 
 def read_all(path, task, split, counts):
     """Return the examples of all files of a path."""
-    rules, examples = Counter(), []
+    rules = Counter()
+    examples = []
     for file in find_files(path):
         examples += READERS[task.family](file, task, rules)
     if task.family == "qa" and split == "train":
@@ -181,8 +187,8 @@ def retrieval_splits(task, full_corpus, counts):
     judged = wanted(tested)
     corpora = {}
     for path, ids in wanted(tested + splits["train"]).items():
-        whole = full_corpus and path in judged
-        corpora[path] = read_texts_by_id(find_files(path)[0], counts, task.form or "{} {}", None if whole else ids)
+        kept = None if full_corpus and path in judged else ids
+        corpora[path] = read_texts_by_id(path, counts, task.form or "{} {}", kept)
         counts["judged documents that are not in the corpus"] += len(ids - corpora[path].keys())
 
     pairs = read_all(task.train, task, "train", counts) if task.train else []
@@ -196,9 +202,9 @@ def retrieval_splits(task, full_corpus, counts):
     searched = {}
     for path, ids in judged.items():
         searched[path] = {id: text for id, text in corpora[path].items() if full_corpus or id in ids}
-    rule = "queries with the id of a document, which is left out of their results"
-    for query in tested:
-        counts[rule] += query.id in searched[query.corpus]
+    counts["queries with the id of a document, which is left out of their results"] = sum(
+        query.id in searched[query.corpus] for query in tested
+    )
     return splits | {"train": pairs, "corpora": searched, "judged": judged}
 
 
@@ -210,8 +216,8 @@ def judged_queries(table, counts):
     for row in table:
         file = f"{row.folder}/queries.jsonl"
         if file not in texts:
-            texts[file] = read_texts_by_id(find_files(file)[0], counts)
-        qrels = read_qrels(find_files(row.judgments)[0], row.split, counts)
+            texts[file] = read_texts_by_id(file, counts)
+        qrels = read_qrels(row.judgments, row.split, counts)
         queries = []
         for id, grades in qrels.items():
             text = texts[file].get(id)

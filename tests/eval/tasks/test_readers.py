@@ -23,8 +23,7 @@ def read(reader, path, **fields):
 def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
     paths = [files.put(f"part-{i}.jsonl", "") for i in (1, 2)] + [files.put("a.jsonl.gz", [{"text": "x", "label": 1}])]
     assert find_files(f"{tmp_path}/part-*.jsonl") == paths[:2] and find_files(f"{tmp_path}/a.jsonl") == paths[2:]
-    assert find_files(f"{tmp_path}/no-*.jsonl") == []
-    assert read(read_texts, paths[2]) == ([Text("x", "1")], {})
+    assert find_files(f"{tmp_path}/no-*.jsonl") == [] and read(read_texts, paths[2]) == ([Text("x", "1")], {})
 
 
 FILES = configparser.ConfigParser(interpolation=None)  # what a reader makes of the files in files.txt
@@ -78,13 +77,14 @@ def test_answers_outside_their_context(files):
     for case in expected:
         answers = {key: [answer[i] for answer in case["given"]] for i, key in enumerate(("text", "answer_start"))}
         rows.append(dict(id=case["id"], question="?", context="Rome, oh Rome, and Rome again", answers=answers))
-    test, _ = read(read_questions, files.put("a.jsonl", rows))
+    test, rules = read(read_questions, files.put("a.jsonl", rows))
     train = to_train_on(test, counts := Counter())
     for split, questions in ("test", test), ("train", train):
         found = {question.id: [*map(list, question.answers)] for question in questions}
         assert found == {case["id"]: case[split] for case in expected if case[split] is not None}
     several = "questions with several answers, of which the first is learned"
     assert +counts == {"questions left out, as no answer is in the context": 1, several: 1}
+    assert rules["answers without text, which are read as no answer"] == 2
 
 
 CONTEXT = "日本のローマ、" + "🙂" * 9 + "そしてローマ。 Rom, Zürich, Rom"

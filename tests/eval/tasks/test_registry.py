@@ -76,6 +76,7 @@ def test_questions_are_held_out_with_their_context(files):
     data = load(family="qa", train=path, test=path)
     held = {question.context for question in data.validation}
     assert len(held) == 2 and len(data.validation) == 6 and not held & {question.context for question in data.train}
+    assert data.counts["test: examples whose text, context or query is in train, too"] == len(data.train) == 114
 
 
 def test_labels_come_from_training(files):
@@ -97,7 +98,7 @@ def test_labels_that_training_does_not_have_are_counted(files, split, case):
     paths[split] = files.put("other.csv", case["other"])
     data, n = load(family=case["family"], **paths), sum(case["unknown"].values())
     rule = f"{split}: labels that training does not have, {case['unknown']}"
-    assert data.counts == ({rule: n} if n else {}) and (not n or f"{rule}: {n}\n" in data.summary())
+    assert [line for line in data.summary().split("\n") if "not have" in line] == [f"{rule}: {n}"] * (n > 0)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,6 @@ def test_what_your_own_data_are_read_as_or_why_they_are_refused(own_folders, mon
     for name, corpus in data.corpora.items():
         found[name] = corpus if len(corpus) < 6 else len(corpus)
     assert found == case["reads"] and all(f"{rule}: {count}" in data.summary() for rule, count in data.counts.items())
-    assert not data.counts or not {*found["validation"].values()} & {pair.query for pair in data.train}
 
 
 def test_other_forms_by_the_lines_of_the_page(files, miniatures):
