@@ -85,7 +85,8 @@ def cut_into_pieces(files, size):
             filled += min(end, file_size) - start
             if filled > size / 2:
                 yield piece
-                piece, filled = [], 0
+                piece = []
+                filled = 0
     if piece:
         yield piece
 

@@ -227,7 +227,7 @@ def intervention():
 
 
 def ladder():
-    pairs = ("clm25", "mlm"), ("first10", "mlm"), ("first10", "clm25")
+    pairs = ("clm25", "mlm"), ("first10", "mlm"), ("first10", "clm25"), ("first25", "clm25")
     rows, leads = table("study_ladder.csv"), defaultdict(list)
     for width, its_pairs in (64, pairs), (128, pairs[:1]):
         tests = over_seeds(f"width {width}, 5,000 steps", choose(models(rows, f"w{width}-(.+)-13")), its_pairs)

@@ -102,7 +102,8 @@ def guess_table(model, tokenizer, ids):
     by_clm = "", "no token before it"
     following = [*ids[1:], tokenizer.mask_id]  # the last is not known
     for i, token in enumerate(ids):
-        rows.append((f"{i:>4} {token_name(tokenizer, token)}", *by_clm, *guess(tokenizer, mlm[i], token)))
+        by_mlm = guess(tokenizer, mlm[i], token)
+        rows.append((f"{i:>4} {token_name(tokenizer, token)}", *by_clm, *by_mlm))
         by_clm = guess(tokenizer, clm[i], following[i])
     rows.append((f"{len(ids):>4} (next)", *by_clm, "", ""))
     return aligned(rows)

@@ -62,7 +62,8 @@ class Schedule:
 
     def __init__(self, run, script=TRAIN, **given):
         train, settings = globals_of(script), Settings(run.settings, **given)
-        self.learning_rate, self.objective = train["learning_rate"], train["objective"]
+        self.learning_rate = train["learning_rate"]
+        self.objective = train["objective"]
         self.config = model_config(settings, vocab_size(settings))
         self.n_windows = max(1, settings.global_batch_tokens // self.config.seq_len)
         self.cfg = settings
