@@ -117,7 +117,8 @@ class Plan:
         self.tasks = {}
         for entry in cfg.tasks:
             self.add_task(*self.words("tasks", entry))
-        self.names, self.runs = [], {}
+        self.names = []
+        self.runs = {}
         for row in cfg.runs:
             self.add_row(*row)
         self.models = [*self.list_models()]
