@@ -80,7 +80,8 @@ def print_losses(run, line):
 
 def print_end(run):
     """Print how a run ended, its losses and costs, and what to do next."""
-    cfg, step = run.cfg, run.step
+    cfg = run.cfg
+    step = run.step
     run.bar.close()
     if step < cfg.max_steps:
         print(f"\nStopped at step {step} of {cfg.max_steps}. Steps with checkpoints: {steps(cfg.out_dir)}.")
