@@ -43,7 +43,9 @@ def summary(log):
 
 def print_start(run, rates):
     """Print the model, the budget and the machine, a line each. rates: the learning rate of each step."""
-    cfg, config, transformer = run.cfg, run.config, run.transformer
+    cfg = run.cfg
+    config = run.config
+    transformer = run.transformer
     print(
         f"model    {sum(p.numel() for p in transformer.parameters()) / 1e6:.1f}M parameters: {config.n_layer} layers "
         f"of width {config.d_model}, {config.n_head} heads, windows of {config.seq_len:,} tokens"

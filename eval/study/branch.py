@@ -75,7 +75,8 @@ class Schedule:
 
         places: which windows, of 256 that are spread evenly over the step.
         """
-        n, cfg = self.n_windows, self.cfg
+        n = self.n_windows
+        cfg = self.cfg
         rate = f"{self.learning_rate(step, cfg):.8g}"
         return rate, [self.objective(step, place * n // 256, n, cfg) for place in places]
 

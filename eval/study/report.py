@@ -145,10 +145,9 @@ def overview(results, plan, logs):
     lines = []
     if plan.models:
         done = [has_result(plan, point) for point in plan.points()]
-        lines += [
-            f"pretraining: {len(logs)} of {len(plan.runs)} runs are there",
-            f"fine-tuning: {sum(done)} of {len(done)} runs are there",
-        ]
+        if plan.runs:
+            lines.append(f"pretraining: {len(logs)} of {len(plan.runs)} runs are there")
+        lines.append(f"fine-tuning: {sum(done)} of {len(done)} runs are there")
         for name in SOURCES:  # each run has a copy of its own
             copies = {path.read_bytes() for run in plan.runs.values() for path in run.folder.glob(f"source/{name}")}
             if len(copies) > 1:
@@ -162,7 +161,8 @@ def overview(results, plan, logs):
         lines += differences(label, settings, PER_SEED)
     models = []
     for label in results.labels:
-        row, seeds = results.example[label], ", ".join(map(str, sorted(results.seeds[label])))
+        row = results.example[label]
+        seeds = ", ".join(map(str, sorted(results.seeds[label])))
         models.append([label, row.pretraining, figures.short(row.parameters), figures.short(row.tokens), seeds])
     return bullets(lines), table(["model", "pretraining", "parameters", "tokens", "seeds"], models)
 
@@ -203,7 +203,8 @@ def answer_list(compared, primary):
     for c in compared:
         if c.p_holm is None:
             continue
-        a, b = c.model_a, c.model_b
+        a = c.model_a
+        b = c.model_b
         better, worse = (a, b) if c.difference > 0 else (b, a)
         text = f"**{better} is better than {worse}.**" if c.p_holm < 0.05 else f"**Not decided: {a} or {b}.**"
         text += f" {a} minus {b} is {c} points (p = {c.p:.2g}, corrected {c.p_holm:.2g}; {c.over})."
