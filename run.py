@@ -363,7 +363,8 @@ class Run:
     def start(self, transformer, loss_module, optimizers):
         """Load what the run starts from, prepare its first batches, and open its records."""
         cfg = self.cfg
-        self.transformer, self.optimizers = transformer, optimizers
+        self.transformer = transformer
+        self.optimizers = optimizers
         self.optimizer_settings = {name: deepcopy(its.state_dict()["param_groups"]) for name, its in optimizers.items()}
         self.restore()
         if self.device.type == "cuda" and cfg.attention == "auto":

@@ -51,7 +51,8 @@ class Run:
 
     def __init__(self, row, seed, folder, args, settings, parent, start):
         self.row, self.seed, self.folder, self.args, self.settings = row, seed, folder, args, settings
-        self.parent, self.start = parent, start
+        self.parent = parent
+        self.start = start
         self.max_steps = settings.max_steps
         self.steps = self.max_steps - start  # those that are not shared
         self.keep = set()  # steps whose checkpoints are kept, to branch off there or to be fine-tuned

@@ -160,7 +160,8 @@ def entities(tags):
     is O, E or S; else the entity goes on. So I-PER after O or after B-LOC begins an entity.
     """
     found = []
-    last_prefix, last_kind = "O", ""
+    last_prefix = "O"
+    last_kind = ""
     for i, tag in enumerate(tags):
         prefix, _, kind = tag.partition("-")
         if prefix != "O":

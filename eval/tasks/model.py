@@ -64,7 +64,8 @@ class TaskModel(nn.Module):
     def __init__(self, encoder, family, n_outputs, causal, dropout, protocol):
         super().__init__()
         d = encoder.config.d_model
-        self.encoder, self.causal = encoder, causal
+        self.encoder = encoder
+        self.causal = causal
         self.pooling = protocol.pooling if family in ("sc", "ir") else ""  # "": an output for each token
         self.normalizes = family == "ir" and protocol.cosine
         self.head = nn.Sequential()
