@@ -179,7 +179,8 @@ class RankTokenizer(Tokenizer):
             vocab["".join(BYTE_CHARACTERS[byte] for byte in token)] = rank
         for token in sorted(vocab, key=vocab.get):
             for i in range(1, len(token)):
-                left, right = token[:i], token[i:]
+                left = token[:i]
+                right = token[i:]
                 if left in vocab and right in vocab:
                     merges.append((left, right))
         # Two things that tiktoken's published patterns write differently: possessive {1,3}+, and $ for the end of text.

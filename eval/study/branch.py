@@ -61,7 +61,8 @@ class Schedule:
     """What the steps of a Run do, as `learning_rate` and `objective` of train.py say."""
 
     def __init__(self, run, script=TRAIN, **given):
-        train, settings = globals_of(script), Settings(run.settings, **given)
+        train = globals_of(script)
+        settings = Settings(run.settings, **given)
         self.learning_rate = train["learning_rate"]
         self.objective = train["objective"]
         self.config = model_config(settings, vocab_size(settings))

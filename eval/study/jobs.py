@@ -115,7 +115,8 @@ def run_all(jobs, slots, name):
     running = {}
     failed = []
     free = [*slots]
-    context, code = start_server(slots[0]), code_state()
+    context = start_server(slots[0])
+    code = code_state()
     bar = progress(total=len(jobs), unit="job", smoothing=0.05, desc=name)
     try:
         while waiting or running:
@@ -139,7 +140,9 @@ def run_all(jobs, slots, name):
                 if job.result.exists() or is_locked(job.folder):  # another process was faster
                     waiting.insert(0, job)
                 else:
-                    error = (job.folder / "output.txt").replace(job.folder / "error.txt")
+                    output = job.folder / "output.txt"
+                    output.touch()  # another command on this study may have moved it
+                    error = output.replace(job.folder / "error.txt")
                     why = f"{error_of(error)} ({error})"
                     failed.append((job.name, why))
                     bar.write(f"failed: {job.name}: {why}")

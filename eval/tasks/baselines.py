@@ -14,7 +14,8 @@ from eval.tasks import metrics
 
 def baselines(dataset):
     """Return {baseline: {metric: score in percent}} on the test set of a Dataset. The result is deterministic."""
-    train, test = dataset.train, dataset.test
+    train = dataset.train
+    test = dataset.test
     if dataset.family == "sc":
         ((label, _),) = Counter(example.label for example in train).most_common(1)
         name, predicted = "majority", [label] * len(test)

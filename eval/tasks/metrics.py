@@ -169,7 +169,8 @@ def entities(tags):
             if prefix not in "BS" and last_prefix not in "OES" and last_kind == kind:  # the entity goes on
                 _, begin, _ = found.pop()
             found.append((kind, begin, i + 1))
-        last_prefix, last_kind = prefix, kind
+        last_prefix = prefix
+        last_kind = kind
     return found
 
 
@@ -181,7 +182,8 @@ def entity_f1(predicted, gold):
     right = []
     total = []
     for tags, gold_tags in zip(predicted, gold, strict=True):
-        found, wanted = {*entities(tags)}, {*entities(gold_tags)}
+        found = {*entities(tags)}
+        wanted = {*entities(gold_tags)}
         right.append(2 * len(found & wanted))
         total.append(len(found) + len(wanted))
     return one_class(right, total)

@@ -90,7 +90,8 @@ def rebuild(state, device="cpu", dtype="float32"):
     dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
     task, model = build(settings, dataset, state | {"model": weights})
     model.head.load_state_dict(saved["head"])
-    task.may_be_none, task.threshold = saved["may_be_none"], saved["threshold"]
+    task.may_be_none = saved["may_be_none"]
+    task.threshold = saved["threshold"]
     return task, model
 
 
