@@ -56,8 +56,7 @@ def test_windows_are_cut_between_12_and_2037_anew_for_each_use(data_dir):
     stream, shape = TokenStream(data_dir, load_meta(data_dir), "train"), np.zeros((1_000, T), np.int64)
     batches = Batches([stream], read_tokenizer("embedded"), 1, T, 1, "random")
     cuts = np.concatenate([batches.bounds(shape, np.arange(i, i + 1_000))[1][:, 0] for i in range(0, 16_000, 1_000)])
-    assert (cuts.min(), cuts.max()) == (12, 2_036)
-    assert abs(cuts.mean() - 1_024) < 15
+    assert (cuts.min(), cuts.max()) == (12, 2_036) and abs(cuts.mean() - 1_024) < 15
     uses = cuts[:: batches.n_windows[0]][:50]  # of the first draw of each epoch
     assert len(set(uses)) > 40
 

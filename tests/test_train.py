@@ -407,8 +407,7 @@ def test_in_bf16_shards_have_the_gradient_of_whole_weights(train, tiny, tmp_path
         more = f"--dtype=bfloat16 --max_steps=1 {END} --shard={shard} --out_dir={tmp_path / str(shard)}"
         train(2, *tiny, *more.split())
     with_shards, whole = (read_metrics(tmp_path / str(shard)) for shard in (True, False))
-    assert with_shards[0]["val_mlm_loss"] == whole[0]["val_mlm_loss"]
-    assert with_shards[1]["loss"] == whole[1]["loss"]
+    assert with_shards[0]["val_mlm_loss"] == whole[0]["val_mlm_loss"] and with_shards[1]["loss"] == whole[1]["loss"]
     assert with_shards[1]["grad_norm"] == pytest.approx(whole[1]["grad_norm"], rel=2e-5)
 
 

@@ -139,25 +139,25 @@ class SequenceClassification(Family):
     def answers(self, outputs, items, examples):
         if not self.labels:
             return [Answer(float(number), None) for (number,) in outputs]
-        both = zip(outputs, softmax(np.stack(outputs)))
-        return [Answer(self.labels[logits.argmax()], probability.max()) for logits, probability in both]
+        return [Answer(self.labels[p.argmax()], p.max()) for p in softmax(np.stack(outputs))]
 
 
 class TokenClassification(Family):
     too_long = "sentences cut to {} tokens, whose other words count as O"
 
     def items(self, example, split):
-        """Encode each word, the first too, as after a space. Each token has its word's tag as target."""
+        """Encode each word, the first too, as after a space; one without tokens is eos. Targets are the words' tags."""
         prefix = self.tokenizer.word_prefix
-        ids, word_of, target = [], [], []  # of each token: its id, the number of its word, and the class of its tag
-        for i, (word, tag) in enumerate(zip(example.words, example.tags)):
-            tokens = self.tokenizer.encode(prefix + word if word else "")
+        ids = []
+        word_of = []  # of each token: the number of its word
+        for i, word in enumerate(example.words):
+            tokens = self.tokenizer.encode(prefix + word) or [self.tokenizer.eos_id]
             ids += tokens
             word_of += [i] * len(tokens)
-            target += [self.index.get(tag, -1)] * len(tokens)
         ids = self.truncate(ids)
-        n = len(ids) - 1  # without eos, which has no tag
-        return [Item(ids, np.array(target[:n] + [-1]), np.array(word_of[:n], int))]
+        word_of = np.array(word_of[: len(ids) - 1])
+        classes = np.array([self.index.get(tag, -1) for tag in example.tags])
+        return [Item(ids, np.append(classes[word_of], -1), word_of)]  # the last eos has no tag
 
     def loss(self, output, items):
         """output: (tokens of all items, classes)."""

@@ -17,7 +17,7 @@ from eval.tasks import hub_encoder, metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES, Item
 from eval.tasks.model import TaskModel, predict
-from eval.tasks.readers import SPLITS, Query, by_set
+from eval.tasks.readers import Query, by_set
 from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
 from eval.tasks.splits import Dataset
@@ -128,7 +128,7 @@ def write_result(cfg, dataset, task, model, run, state):
         zero_shot=run["steps"] == 0,
         protocol=task.protocol.name,
         metrics={"validation": validation, "test": test},
-        examples={split: len(getattr(dataset, split)) for split in SPLITS},
+        examples=dataset.sizes,
         settings={name: value for name, value in cfg.items() if name not in NO_PART} | {"code": CODE},
         versions=versions(torch.device(cfg.device)),
     )

@@ -36,6 +36,11 @@ class Dataset:
     corpora: dict = field(default_factory=dict)  # ir: {name of a corpus: {document id: text}}, those to search
     judged: dict = field(default_factory=dict)  # ir: {name of a corpus: ids that validation or test judge}
 
+    @property
+    def sizes(self):
+        """{split: number of examples}"""
+        return {split: len(getattr(self, split)) for split in SPLITS}
+
     def search(self, queries, corpus, find):
         """Return the runs of queries of one corpus, as `metrics.retrieval_scores` takes them.
 
@@ -57,7 +62,7 @@ class Dataset:
 
     def summary(self):
         """Return what a user should know of it before training, as lines of text."""
-        lines = [f"{self.name} ({self.family}), {' and '.join(main_of(self.main))}"]
+        lines = [f"{self.name} ({self.family}), {' and '.join(main_of(self.main))}", f"examples: {self.sizes}"]
         if self.labels:
             lines.append(f"labels: {self.labels}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]

@@ -50,8 +50,7 @@ def test_ids_of_the_known_tokenizers(monkeypatch, name, spec, vocab_size, specia
     one = read_tokenizer(spec)
     assert (one.name, one.vocab_size, one.file_name) == (name, vocab_size, "tokenizer.tiktoken")
     assert (one.mask_id, one.pad_id, one.bos_id, one.eos_id) == special
-    assert one.encode("Hello world") == hello
-    assert one.ordinary_ids.tolist() == list(range(min(special)))
+    assert one.encode("Hello world") == hello and one.ordinary_ids.tolist() == list(range(min(special)))
     for text in HARD_TEXTS:
         ids = one.encode(text)
         assert one.decode(ids) == text and not set(ids) & set(one.special_tokens.values())

@@ -70,8 +70,7 @@ def test_a_study_killed_at_any_moment_gives_the_same_results(data_dir, tasks_dir
     assert "clm or tiny-650" in output or "better than" in output, output
     for job, text in results(whole).items():
         assert json.loads(results(parts)[job]) == json.loads(text), job
-    assert len(results(parts)) == 3
-    assert losses(parts) == losses(whole) and len(losses(parts)) == 2
+    assert len(results(parts)) == 3 and losses(parts) == losses(whole) and len(losses(parts)) == 2
     facts = {job.parts[2]: json.loads(text)["checkpoint"] for job, text in results(parts).items()}
     assert [(its["phase"], its["steps"]) for its in facts["split-seed-1"]["phases"]] == [("clm", 6), ("mlm", 6)]
     assert losses(parts)["split-seed-1"][0]["step"] == 6

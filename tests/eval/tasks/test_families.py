@@ -91,15 +91,19 @@ def test_regression_learns_standardized_numbers_and_predicts_them_as_they_are():
     torch.testing.assert_close(head(output), expected)
 
 
-def test_all_tokens_of_a_word_have_its_tag():
+def test_all_tokens_of_a_word_have_its_tag_and_a_word_without_tokens_is_eos():
     words = ["Müller's", "3,141.5", "U.S.", ",", "don't", "(x)", "日本", "a--b", "#", "🙂"]
     tags = [f"B-{i}" for i in range(len(words))]
-    (item,) = family("tc", labels=["O", *tags]).items(Sentence(words, tags), "train")
+    tc = family("tc", labels=["O", *tags])
+    (item,) = tc.items(Sentence(words, tags), "train")
     assert item.ids == [*TOKENIZER.encode(" " + " ".join(words)), TOKENIZER.eos_id]  # a space before each word
     assert item.target[-1] == -1 and len(item.target) == len(item.ids)
     for i, word in enumerate(words):
         assert TOKENIZER.decode(np.array(item.ids[:-1])[item.extra == i]).strip() == word
         assert set(item.target[:-1][item.extra == i]) == {1 + i}
+    tc.tokenizer = SimpleNamespace(word_prefix="", encode=str.split, eos_id="eos")
+    (item,) = tc.items(Sentence(["a", "\u3000", "b"], ["O", "B-3", "O"]), "train")
+    assert (item.ids, item.target.tolist(), item.extra.tolist()) == (["a", "eos", "b", "eos"], [0, 4, 0, -1], [0, 1, 2])
 
 
 def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():

@@ -98,7 +98,9 @@ def test_labels_that_training_does_not_have_are_counted(files, split, case):
     paths[split] = files.put("other.csv", case["other"])
     data, n = load(family=case["family"], **paths), sum(case["unknown"].values())
     rule = f"{split}: labels that training does not have, {case['unknown']}"
-    assert [line for line in data.summary().split("\n") if "not have" in line] == [f"{rule}: {n}"] * (n > 0)
+    lines = data.summary().split("\n")
+    assert [line for line in lines if "not have" in line] == [f"{rule}: {n}"] * (n > 0)
+    assert lines[1] == "examples: " + str({part: len(getattr(data, part)) for part in SPLITS})
 
 
 @pytest.fixture(scope="module")
