@@ -109,8 +109,7 @@ def stress_attention(config, dtype, device, causal, documents, fused=fused_atten
         raise ValueError(f"for rows of {T} tokens it differs from PyTorch's attention by {error:.1%}")
     different = torch.zeros((), dtype=torch.int64, device=device)  # on the GPU, which need not wait between the passes
     for _ in range(passes - 1):
-        again = attention_results(fused, *tensors, *mask)
-        unequal = [(x != y).any() for x, y in zip(again, first)]
+        unequal = [(x != y).any() for x, y in zip(attention_results(fused, *tensors, *mask), first)]
         different += torch.stack(unequal).any()
     return different.item()
 

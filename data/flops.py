@@ -44,7 +44,8 @@ def flops_per_token(transformer, T, causal, predicted, seen=1.0):
     predicted: the fraction of tokens on which the output head runs. For attention, each pair of a query and a key
     counts, in two products: T x T pairs, half of them if causal. seen: the fraction of these within documents.
     """
-    config, (body, head) = transformer.config, matrix_weights(transformer)
+    config = transformer.config
+    body, head = matrix_weights(transformer)
     attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
     return 6 * (body + len(transformer.blocks) * attention + predicted * head)
 
@@ -58,8 +59,9 @@ def step_flops(transformer, groups, window_split):
     seen = 2 / 3 if window_split == "random" else 1.0
     flops = 0
     for objective, windows in groups.items():
-        predicted = objective.n_predicted(T) / T
-        flops += len(windows) * T * flops_per_token(transformer, T, objective.causal, predicted, seen)
+        flops += (
+            len(windows) * T * flops_per_token(transformer, T, objective.causal, objective.n_predicted(T) / T, seen)
+        )
     return flops
 
 

@@ -54,8 +54,7 @@ def permute(i, n, key):
     range(n) goes through it again until it falls inside (cycle walking). This takes fewer
     than four rounds on average and keeps the map one-to-one.
     """
-    bits = int(n - 1).bit_length()
-    half = u64(max(1, (bits + 1) // 2))
+    half = u64(max(1, (int(n - 1).bit_length() + 1) // 2))
     low = (u64(1) << half) - u64(1)
     x = i.astype(np.uint64)
     rounds = hashed(key, np.arange(6)[:, None])  # (6, m), at once: few numbers cost NumPy as much as hundreds
@@ -119,8 +118,7 @@ def mixing_pattern(draws):
     """
     number = np.concatenate([np.arange(n) for n in draws])
     source = np.repeat(np.arange(len(draws)), draws)
-    place = (number + 0.5) / np.asarray(draws)[source]  # in the cycle, from 0 to 1
-    order = np.argsort(place, kind="stable")
+    order = np.argsort((number + 0.5) / np.asarray(draws)[source], kind="stable")  # by the place in the cycle, 0 to 1
     return source[order], number[order]
 
 
@@ -273,7 +271,8 @@ def make_batches(cfg, data, tokenizer, T):
         fraction = data.draws[stream.folder] / CYCLE
         windows = min(math.ceil(cfg.eval_windows * fraction), len(stream) // T)
         val[stream.folder] = fraction, Batches([stream], tokenizer, 0, T, windows)
-    windows, draws = cfg.global_batch_tokens // T, [*data.draws.values()]
+    windows = cfg.global_batch_tokens // T
+    draws = [*data.draws.values()]
     train = Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, cfg.window_split, draws)
     return train, val
 

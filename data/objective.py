@@ -130,8 +130,8 @@ def show(w, hidden, random, proportions):
     """
     as_mask, as_random, _ = proportions
     u = mix(random) / 2.0**64  # a second random number for each token, from 0 to 1
-    which = mix(random ^ u64(1)) % u64(len(w.tokenizer.ordinary_ids))
-    other = w.tokenizer.ordinary_ids[which.astype(np.int64)]
+    ordinary = w.tokenizer.ordinary_ids
+    other = ordinary[(mix(random ^ u64(1)) % u64(len(ordinary))).astype(np.int64)]
     instead = np.where(u < as_mask + as_random, other, w.tokens)
     instead[u < as_mask] = w.tokenizer.mask_id
     return np.where(hidden, instead, w.tokens)
@@ -208,8 +208,9 @@ def look_ahead(groups_of, max_steps, batches):
     sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
     if sampled != again:
         raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
-    most_hidden_first = sorted(set().union(*sampled), key=lambda what: -what.mask_ratio)
-    one_of_each = {kind_of(what): what for what in most_hidden_first}  # the one that hides least, perhaps too little
+    one_of_each = {  # the one that hides least, perhaps too little: it comes last
+        kind_of(what): what for what in sorted(set().union(*sampled), key=lambda what: -what.mask_ratio)
+    }
     for what in one_of_each.values():
         batches.check_repeatable(what)
     phases = []

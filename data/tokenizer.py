@@ -67,8 +67,7 @@ class Tokenizer:
     @staticmethod
     def from_state(state, content):
         """Return the tokenizer whose state() and content these are."""
-        kind = JsonTokenizer if "kind" in state else RankTokenizer
-        return kind(content, **state)
+        return (JsonTokenizer if "kind" in state else RankTokenizer)(content, **state)
 
     def state(self):
         """Return everything but the content, as plain values for JSON."""
@@ -108,8 +107,7 @@ class Tokenizer:
     def encodes_like(self, other):
         """Return whether both have the same ordinary ids and give the same ids for the text of all of them."""
         text = self.decode(self.ordinary_ids) + "e\u0301"  # which NFC would change
-        same_ids = np.array_equal(self.ordinary_ids, other.ordinary_ids)
-        return same_ids and self.encode(text) == other.encode(text)
+        return np.array_equal(self.ordinary_ids, other.ordinary_ids) and self.encode(text) == other.encode(text)
 
 
 class RankTokenizer(Tokenizer):
@@ -194,8 +192,9 @@ def byte_level_bpe(pattern, **model):
     library = optional_package("tokenizers")
     engine = library.Tokenizer(library.models.BPE(**model))
     split = library.pre_tokenizers.Split(library.Regex(pattern), "isolated")
-    to_bytes = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
+    engine.pre_tokenizer = library.pre_tokenizers.Sequence(
+        [split, library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     engine.decoder = library.decoders.ByteLevel()
     return engine
 

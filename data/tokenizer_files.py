@@ -52,8 +52,14 @@ def read_ranks(path):
     if size == LLAMA3_RANKS:
         name, names, roles, vocab_size = "llama3", LLAMA3_SPECIAL, LLAMA3_ROLES, size + 256
     special = dict(zip(names, range(size, size + len(names))))
-    ids = role_ids(special, roles)
-    return RankTokenizer(rank_file(ranks), PATTERN, name=name, special_tokens=special, vocab_size=vocab_size, **ids)
+    return RankTokenizer(
+        rank_file(ranks),
+        PATTERN,
+        name=name,
+        special_tokens=special,
+        vocab_size=vocab_size,
+        **role_ids(special, roles),
+    )
 
 
 def role_ids(ids, names):
@@ -74,8 +80,9 @@ def read_encoding(name):
     for i, token in enumerate(USUAL[:3]):
         special[token] = encoding.n_vocab + i
     ids = role_ids(special, (*USUAL[:3], "<|endoftext|>"))
-    content = rank_file(encoding._mergeable_ranks)
-    return RankTokenizer(content, encoding._pat_str, name=name, special_tokens=special, **ids)
+    return RankTokenizer(
+        rank_file(encoding._mergeable_ranks), encoding._pat_str, name=name, special_tokens=special, **ids
+    )
 
 
 def read_hub(folder):
@@ -105,7 +112,8 @@ def read_hub(folder):
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     config = read_json(folder / "config.json")
     rows = config.get("vocab_size") or 0
-    older, newer = read_json(folder / "special_tokens_map.json"), read_json(folder / "tokenizer_config.json")
+    older = read_json(folder / "special_tokens_map.json")
+    newer = read_json(folder / "tokenizer_config.json")
     more = {*read_json(folder / "added_tokens.json")}
     for token in newer.get("added_tokens_decoder", {}).values():
         more.add(token["content"])

@@ -36,8 +36,7 @@ def summary(log):
     moments.append(("end", evaluated[-1]))
     rows = ["validation loss   " + "".join(f"{title(name):>8}" for name in keys) + "   (nats per predicted token)"]
     for name, line in moments:
-        losses = "".join(f"{line[key]:>8.3f}" for key in keys.values())
-        rows.append(f"{name}, step {line['step']}".ljust(18) + losses)
+        rows.append(f"{name}, step {line['step']}".ljust(18) + "".join(f"{line[key]:>8.3f}" for key in keys.values()))
     return "\n".join(rows)
 
 
@@ -128,8 +127,14 @@ def plot_run(out_dir):
     evaluated = [line for line in lines if "val_clm_loss" in line]
     steps = [line["step"] for line in evaluated]
     for (name, key), style in zip(validation_keys(evaluated[-1]).items(), ("o-", "s--")):
-        losses = [line[key] for line in evaluated]
-        axes.plot(steps, losses, style, color=COLORS[name], ms=4, label=f"validation, {title(name)}")
+        axes.plot(
+            steps,
+            [line[key] for line in evaluated],
+            style,
+            color=COLORS[name],
+            ms=4,
+            label=f"validation, {title(name)}",
+        )
     for line in switches(lines):
         axes.axvline(line["step"], color="0.5", lw=1, ls=":", label="switch")
     axes.set(xlabel="step", ylabel="loss (nats per predicted token)")

@@ -78,8 +78,8 @@ class Schedule:
         """
         n = self.n_windows
         cfg = self.cfg
-        rate = f"{self.learning_rate(step, cfg):.8g}"
-        return rate, [self.objective(step, place * n // 256, n, cfg) for place in places]
+        objectives = [self.objective(step, place * n // 256, n, cfg) for place in places]
+        return f"{self.learning_rate(step, cfg):.8g}", objectives
 
     def flops(self):
         """Return the FLOPs of the run's steps. At most 125 of them and 64 windows of each stand for all.
@@ -91,8 +91,9 @@ class Schedule:
         every = math.ceil(self.n_windows / 64)
         total = 0
         for step in steps:
-            groups = group_windows(self.objective, self.cfg, self.n_windows, step, every)
-            total += step_flops(transformer, groups, "none")
+            total += step_flops(
+                transformer, group_windows(self.objective, self.cfg, self.n_windows, step, every), "none"
+            )
         n_looked_at = len(steps) * math.ceil(self.n_windows / every)  # windows
         return total * len(self.steps) * self.n_windows / n_looked_at
 
@@ -107,12 +108,14 @@ def schedule_problems(runs, script=TRAIN):
         if not run.start:
             continue
         masks = {name: run.settings[name] for name in ("mask_ratio", "mask_proportions")}
-        ours, theirs = Schedule(run, script), Schedule(run.parent, script, **masks)
+        ours = Schedule(run, script)
+        theirs = Schedule(run.parent, script, **masks)
         for step in range(run.start):
             place = step * 159 % 256  # 159/256 is near the golden ratio, so few steps already cover the batch well
             if ours.trained(step, [place]) != theirs.trained(step, [place]):
                 break
-        now, then = ours.trained(step), theirs.trained(step)
+        now = ours.trained(step)
+        then = theirs.trained(step)
         if now != then:
             yield run.folder.name, (
                 f"it cannot begin with {run.parent.row}@{run.start}: step {step + 1} has {in_words(*now)}, there "

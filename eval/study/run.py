@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,17 +88,18 @@ def changed(job, to_do):
     with refuse_malformed(f"{path} is damaged: remove it, to take what is beside it as it is, or remove its folder"):
         record = json.loads(path.read_bytes())
         for script, now in job.planned.items():
-            defaults = DEFAULTS if script == "train.py" else FINETUNE_DEFAULTS
-            before = defaults | record[script]  # a setting that it does not know had no effect then
+            # A setting that the record does not know had no effect then.
+            before = now | (DEFAULTS if script == "train.py" else FINETUNE_DEFAULTS) | record[script]
             for name, value in now.items():
                 if name not in MAY_DIFFER[script] and differs(name, value, before[name]):
                     yield job.name, f"{name}={value}, but {script} was given {name}={before[name]}. {to_do}"
 
 
 def differs(name, value, before):
-    """Return whether a setting had another value. "auto" is what was used; of data only the known content counts."""
-    if name == "data":
-        value, before = value["fingerprint"], before["fingerprint"]
+    """Return whether a setting had another value. "auto" is what was used; of files only the known content counts."""
+    if isinstance(value, dict):
+        value = value["fingerprint"]
+        before = before["fingerprint"]
         if "" in (value, before):  # unknown
             return False
     return value != "auto" and json.dumps(value) != json.dumps(before)
@@ -109,11 +111,11 @@ def refusals(script, commands, planned={}, **options):
     planned: settings in place of theirs, each a tuple of all values that jobs will get. options: of the script's
     `check`, which runs here: a process for each command would take longer than all checks together.
     """
-    check, (defaults, _) = globals_of(script)["check"], configurator.read_script(script)
+    defaults, _ = configurator.read_script(script)
     for name, args in commands:
         settings, problems = configurator.parse(args, defaults)
         settings |= planned
-        for sentence in [*problems, *check(settings, **options)]:
+        for sentence in [*problems, *globals_of(script)["check"](settings, **options)]:
             yield name, sentence
 
 
@@ -154,8 +156,8 @@ def to_train(plan):
     needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, point)}
     runs = []
     for run in reversed(plan.runs.values()):  # each before those that it begins with
-        own = {run.checkpoint(step) for step in (*run.keep, run.max_steps)}
-        gone = [path for path in needed & own if not path.exists()]
+        own = map(run.checkpoint, (*run.keep, run.max_steps))
+        gone = [path for path in needed.intersection(own) if not path.exists()]
         ended = run.checkpoint().exists()
         if gone and ended:
             raise DataError(f"{gone[0]} is not there. Delete {run.checkpoint()}, too: then the run is trained again")
@@ -180,25 +182,26 @@ def training(run, processes):
     elif run.parent:
         command.append(f"--init_from={run.origin}")
     if processes > 1:
-        torchrun = find_spec("torch.distributed.run").origin
-        command = [torchrun, "--standalone", f"--nproc_per_node={processes}", *command]
+        torchrun = [find_spec("torch.distributed.run").origin, "--standalone", f"--nproc_per_node={processes}"]
+        command = torchrun + command
     return Job(run.folder.name, run.folder, command, run.checkpoint(), {"train.py": decides(run)})
 
 
 def decides(run):
     """Return what decides a run: its settings, its seed, the content of its data and what it begins with."""
-    begins_with = "/".join(run.origin.parts[-2:]) if run.origin else ""
     data = {"path": run.settings.data, "fingerprint": fingerprint(run.settings.data)}
-    return run.settings | dict(seed=run.train_seed, begins_with=begins_with, data=data)
+    found = run.settings | {"seed": run.train_seed, "begins_with": "", "data": data}
+    if run.parent:
+        found["begins_with"] = "/".join(run.origin.parts[-2:])
+    return found
 
 
 @cache
 def fingerprint(data):
     """Return the beginning of the fingerprint of a setting `data`; "" where the data are missing or damaged."""
-    try:
+    with suppress(DataError):
         return load_data(data).fingerprint[:12]
-    except DataError:
-        return ""
+    return ""
 
 
 # ----------------------------------------------------------------------------

@@ -331,8 +331,7 @@ class InformationRetrieval(Family):
         """Embed documents: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
         vectors = None
         for begin in range(0, len(texts), chunk):
-            items = [self.item(self.protocol.document, text) for text in texts[begin : begin + chunk]]
-            outputs = forward(items)
+            outputs = forward([self.item(self.protocol.document, text) for text in texts[begin : begin + chunk]])
             if vectors is None:  # at once: two copies of a large corpus may not fit into memory
                 vectors = np.empty((len(texts), len(outputs[0])), np.float32)
             vectors[begin : begin + chunk] = outputs
@@ -351,8 +350,8 @@ class InformationRetrieval(Family):
                 vectors = {}
             if name not in vectors:
                 vectors[name] = self.embed(forward, list(corpus.values()))
-            items = [self.item(self.protocol.query, query.text) for query in part]
-            find = partial(nearest_documents, np.stack(forward(items)), vectors[name])
+            outputs = forward([self.item(self.protocol.query, query.text) for query in part])
+            find = partial(nearest_documents, np.stack(outputs), vectors[name])
             for run in self.dataset.search(part, corpus, find):
                 ten = metrics.ranking(run.get("corpus", run["judged"]), 10)
                 answers.append(Answer([*ten], [*ten.values()], run))

@@ -143,8 +143,7 @@ def text_scores(predicted, gold, labels):
     }
     if len(labels) == 2:
         second = np.array([p == labels[1] for p in predicted])
-        right = scores["accuracy"][:, 0, 0] == 1
-        scores["matthews"] = correlation(second, second == right)
+        scores["matthews"] = correlation(second, second == scores["accuracy"][:, 0, 0])
     return scores
 
 
@@ -222,7 +221,8 @@ def normalize_answer(text):
 
 def word_f1(a, b):
     """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
-    a, b = Counter(a.split()), Counter(b.split())
+    a = Counter(a.split())
+    b = Counter(b.split())
     return 2 * (a & b).total() / max(1, a.total() + b.total())
 
 
@@ -276,8 +276,7 @@ def ranking(run, k):
     The scores count in float32. Documents of equal score are in reverse order of their ids.
     """
     scores = np.float32([*run.values()]).tolist()
-    best_first = sorted(zip(scores, run), reverse=True)
-    return {document: score for score, document in best_first[:k]}
+    return {document: score for score, document in sorted(zip(scores, run), reverse=True)[:k]}
 
 
 def best(scores, ids):
@@ -326,8 +325,7 @@ def ndcg_retrieved(runs, grades):
     and sees to that. Arguments and instances are those of `retrieval`.
     """
     gain = gains(runs, grades)[:, :10] > 0
-    best_order = np.sort(gain)[:, ::-1]
-    return one_class(gain @ DISCOUNT / np.maximum(1, best_order @ DISCOUNT))
+    return one_class(gain @ DISCOUNT / np.maximum(1, np.sort(gain)[:, ::-1] @ DISCOUNT))  # over the best order
 
 
 def retrieval_scores(runs, queries):

@@ -86,8 +86,8 @@ def rebuild(state, device="cpu", dtype="float32"):
     saved = state["fine_tuned"]
     weights = {name: x.cpu() for name, x in state["model"].items()}
     settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
-    spec = Task(saved["family"], **saved["task"])
-    dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
+    family = saved["family"]
+    dataset = Dataset("", family, saved["labels"], [], [], [], {}, {}, Task(family, **saved["task"]))
     task, model = build(settings, dataset, state | {"model": weights})
     model.head.load_state_dict(saved["head"])
     task.may_be_none = saved["may_be_none"]
@@ -102,8 +102,7 @@ def evaluate(task, model, examples, split=None):
     """
     answers = task.predict(lambda items: predict(model, items), examples, split)
     instances = task.metrics(answers, examples)
-    scores = {name: metrics.score(x) for name, x in instances.items()}
-    return scores, instances, answers
+    return {name: metrics.score(x) for name, x in instances.items()}, instances, answers
 
 
 def write_result(cfg, dataset, task, model, run, state):
@@ -148,8 +147,8 @@ def prediction_lines(answers, examples):
         if score is not None:
             score = np.round(np.float64(score), 6).tolist()
         line = dict(id=id, gold=example.gold, predicted=answer.predicted, score=score)
-        text = json.dumps(line, ensure_ascii=False) + "\n"
-        yield text.encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
+        # Half a surrogate pair is escaped, as UTF-8 has none.
+        yield (json.dumps(line, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def table(result):

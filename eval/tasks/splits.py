@@ -62,8 +62,9 @@ class Dataset:
             lines.append(f"labels: {self.labels}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
         lines.append("The first example, as it was read:")
-        first = (self.train or self.test)[0]._asdict()
-        lines += [f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in first.items() if value != ""]
+        for name, value in (self.train or self.test)[0]._asdict().items():
+            if value != "":
+                lines.append(f"  {name:10}{textwrap.shorten(str(value), 160)}")
         return "\n".join(lines)
 
 
@@ -89,26 +90,22 @@ def read(task, full_corpus=True):
         if labels:
             unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
             counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
+    # A task's score is the mean of the field's metrics or of the paper's, each of every set that it searches.
+    field = task.metrics if full_corpus or task.family != "ir" else []
+    paper = task.metrics if task.regression else [PAPER[task.family]]
+    names = [row.set for row in task.judged if row.split == "test"] or [""]
     return Dataset(
         name=task.name,
         family=task.family,
         labels=labels,
         counts=dict(+counts),
-        main=main_metrics(task, full_corpus),
+        main={
+            "field": [in_set(name, metric) for name in names for metric in field],
+            "paper": [in_set(name, metric) for name in names for metric in paper],
+        },
         task=task,
         **parts,
     )
-
-
-def main_metrics(task, full_corpus):
-    """Return {"field": metrics, "paper": metrics}; the score of a task is the mean of either."""
-    field = task.metrics if full_corpus or task.family != "ir" else []
-    paper = task.metrics if task.regression else [PAPER[task.family]]
-    names = [row.set for row in task.judged if row.split == "test"] or [""]
-    return {
-        "field": [in_set(name, metric) for name in names for metric in field],
-        "paper": [in_set(name, metric) for name in names for metric in paper],
-    }
 
 
 def label_names(task, train):
@@ -144,8 +141,7 @@ def hold_out(path, examples, fraction=VALIDATION_FRACTION):
     if n >= len(keys):
         raise DataError(f"{path}: too few different examples ({len(keys)}) to hold some of them out: give validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
-    order = np.random.RandomState(SPLIT_SEED).permutation(len(keys))
-    held = {keys[i] for i in order[:n]}
+    held = {keys[i] for i in np.random.RandomState(SPLIT_SEED).permutation(len(keys))[:n]}
     kept = [example for example in examples if example.key not in held]
     return kept, [example for example in examples if example.key in held]
 
@@ -230,8 +226,8 @@ def judged_queries(table, counts):
             kept, held = hold_out(row.judgments, queries, fraction)
             queries = held if row.held_out else kept
         if row.held_out:
-            rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
-            counts[in_set(row.set, rule)] = len(queries)
+            stem = Path(row.judgments).stem
+            counts[in_set(row.set, f"validation: queries held out of {stem}, at random")] = len(queries)
         splits[row.split] += queries
     return splits
 

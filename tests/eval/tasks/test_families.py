@@ -111,8 +111,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     assert len(item.ids) == 8 and n >= 3, "the word must have several tokens for this test"
     output = np.zeros((8, 4))
     output[:n, 2], output[0, 3], output[n:, 3] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    predicted = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)
-    e = np.exp(1)
+    predicted, e = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept), np.exp(1)
     of_x = [e / (e + 2 + e**2), *[e / (e + 3)] * (n - 1)]  # on each token of the first word
     probability = pytest.approx([np.mean(of_x)] + [e**3 / (e**3 + 3)] * (kept - 1) + [0] * (11 - kept), abs=1e-6)
     (line,) = lines_of(tc, lambda _: [output], [sentence])

@@ -21,6 +21,8 @@ from eval.tasks.result import test_set_id as checksum
 from eval.tasks.retriever import STUDY
 
 DECLARED = parts_of("declared.txt")
+TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
+IDS = "d{}".format, "{:03}".format, "a b {}".format, "é{}".format, 'in "{}"'.format, "'{}'".format, "{}".format, int
 
 
 def run_docs(folder, *words):
@@ -61,9 +63,6 @@ def test_no_text_of_an_embedded_task_is_in_two_splits(family):
     else:
         splits = [{example.key for example in getattr(data, split)} for split in SPLITS]
     assert sum(map(len, splits)) == len(set().union(*splits))
-
-
-TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
 
 
 def own(files, train, test=TABLE, **fields):
@@ -149,9 +148,6 @@ def test_other_forms_by_the_lines_of_the_page(files, miniatures):
     run_docs(files.folder, "train.conll")
     path = f"{files.folder}/train.conll"
     assert load(family="tc", train=path, validation=path, test=path).test == [Sentence(["a", "b"], ["B-X", "O"])] * 2
-
-
-IDS = "d{}".format, "{:03}".format, "a b {}".format, "é{}".format, 'in "{}"'.format, "'{}'".format, "{}".format, int
 
 
 def write_folder(files, draw):
