@@ -21,8 +21,9 @@ PLANNED = ["seed", "out_dir", "resume", "branch_from", "keep_last", "keep_steps"
 
 # A run and the one that it branches off may differ in these. train.py says what follows from those of the schedule.
 # What MLM hides and predicts, seq_len and rope_theta: a checkpoint's record of phases says what each step trained.
+SCHEDULE = {*"max_steps warmup_steps decay_steps lr switch_step clm_windows".split()}
 MAY_DIFFER = {
-    *"max_steps warmup_steps decay_steps lr switch_step clm_windows".split(),
+    *SCHEDULE,
     *"mask_ratio mask_proportions predict_from seq_len rope_theta init_from".split(),
     *PLANNED,
     *RESUME_MAY_CHANGE,

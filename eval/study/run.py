@@ -14,7 +14,7 @@ import configurator
 from data.files import refuse_malformed
 from data.shards import load_data
 from errors import DataError
-from eval.study.branch import TRAIN, globals_of
+from eval.study.branch import SCHEDULE, TRAIN, globals_of
 from eval.study.jobs import PLANNED_FILE, Job, run_all, slots
 from eval.study.plan import DEFAULTS, FINETUNE, FINETUNE_DEFAULTS
 from eval.study.results import best, read
@@ -188,11 +188,17 @@ def training(run, processes):
 
 
 def decides(run):
-    """Return what decides a run: its settings, its seed, the content of its data and what it begins with."""
+    """Return what decides a run: its settings, its seed, the content of its data and what it begins with.
+
+    With what decided that run, but for the schedule of shared steps, which is the run's own.
+    """
     data = {"path": run.settings.data, "fingerprint": fingerprint(run.settings.data)}
     found = run.settings | {"seed": run.train_seed, "begins_with": "", "data": data}
     if run.parent:
         found["begins_with"] = "/".join(run.origin.parts[-2:])
+        for name, value in decides(run.parent).items():
+            if not (name in MAY_DIFFER["train.py"] or name == "dtype" or run.start and name in SCHEDULE):
+                found[f"{name} of {run.parent.row}"] = value
     return found
 
 

@@ -163,6 +163,7 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
         (dict(train=f"--data={mixture}"), trained, fingerprint(mixture), fingerprint(str(data_dir))),
         (dict(train=f"{train} --dtype={other}"), trained, f"dtype={other}", f"dtype={used}"),
         (dict(b=("a", rows["b"][1].replace("1e", "2e"))), trained, "lr=0.0002", "lr=0.0001"),
+        (dict(a=("", "--lr=1e-3")), trained, "lr of a=0.001", "lr of a=0.003"),
         (dict(b=("c", rows["b"][1])), trained, "begins_with=c-seed-1/ckpt-650.pt", "begins_with=a-seed-1/ckpt-650.pt"),
         (dict(finetune="--batch_size=7"), f"{ours}+{given}", "batch_size=7", "batch_size=32"),
         (dict(checkpoints="y/x/ckpt-9.pt"), given, "init_from=y/x/ckpt-9.pt", "init_from=x/ckpt-9.pt"),
@@ -180,6 +181,8 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     assert carry_out.differs("init_from", "out/a", "") and carry_out.differs("init_from", "", "out/a")
     path.unlink()
     assert refused(b=("a", "--lr=2e-4"))[0] == ours  # the run is of before there were records
+    branch = carry_out.decides(plan.runs["c", 1])  # the schedule of the steps that it shares is its own
+    assert "lr of a" not in branch and branch["mask_ratio of a"] == 0.4
 
 
 def tuned(plan, model, rate, seed=1, **result):
