@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -214,6 +215,14 @@ def fingerprint(data):
 # Fine-tuning
 
 
+@cache
+def content_of(path):
+    """Return a checksum of the file of a checkpoint, from those of its records; "" where there is none."""
+    with suppress(OSError, BadZipFile), ZipFile(path) as archive:
+        return sum(record.CRC for record in archive.infolist())
+    return ""
+
+
 def job_folder(model, task, rate, seed):
     """Return the folder of a fine-tuning run, relative to that of all results."""
     return Path(model.folder, task, f"lr-{rate:g}_seed-{seed}")
@@ -230,8 +239,9 @@ def finetuning(plan, model, task, rate, seed):
     planned = {"finetune.py": settings}
     if model.run:
         planned["train.py"] = decides(model.run)
-    else:
-        planned["finetune.py"] = settings | {"init_from": str(model.checkpoint)}
+    else:  # its file may hold another model by now
+        given = {"path": str(model.checkpoint), "fingerprint": content_of(model.checkpoint)}
+        planned["finetune.py"] = settings | {"init_from": given["path"], "checkpoint": given}
     command = [FINETUNE, *args, *(f"--{name}={value}" for name, value in ours.items())]
     name = f"{model.folder} on {task}, lr {rate:g}, seed {seed}"
     return Job(name, folder, command, folder / "result.json", planned)
