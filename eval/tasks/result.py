@@ -128,7 +128,8 @@ def write_result(cfg, dataset, task, model, run, state):
         protocol=task.protocol.name,
         metrics={"validation": validation, "test": test},
         examples={split: len(getattr(dataset, split)) for split in SPLITS},
-        settings={name: value for name, value in cfg.items() if name not in NO_PART} | {"code": CODE},
+        settings={name: value for name, value in cfg.items() if name not in NO_PART}
+        | {"code": CODE, "data": data_id(dataset)},
         versions=versions(torch.device(cfg.device)),
     )
     out = Path(cfg.out_dir)
@@ -172,6 +173,12 @@ def test_set_id(test):
     if isinstance(test[0], Query):
         test = {name: {query.id: query.grades for query in part} for name, part in by_set(test).items()}
     return f"{zlib.crc32(repr(test).encode()):08x}"
+
+
+def data_id(dataset):
+    """A checksum of all that is trained and tested on, wherever it lies: a report names data that are not the same."""
+    scored = [x[:3] if isinstance(x, Query) else x for x in (*dataset.validation, *dataset.test)]  # without a path
+    return f"{checkpoint.checksum([dataset.train, scored, *dataset.corpora.values()]):08x}"
 
 
 def origin(state, path, given, random_weights):

@@ -17,6 +17,7 @@ from errors import DataError
 from eval.tasks.families import FAMILIES
 from eval.tasks.readers import SPLITS, Pair, Sentence, Text, by_set
 from eval.tasks.registry import METRICS, TASKS
+from eval.tasks.result import data_id
 from eval.tasks.result import test_set_id as checksum
 from eval.tasks.retriever import STUDY
 
@@ -88,6 +89,17 @@ def test_labels_come_from_training(files):
     for rows in ("", "x,1\ny,1\nz,1\n", "x,1\ny,0\n", "x,1\nx,0\n"):
         with pytest.raises(DataError, match="train.csv: "):
             own(files, "text,label\n" + rows)
+
+
+def test_data_that_are_not_the_same_are_told_apart(files, tmp_path):
+    tests = "text,label\nx,1\n", "text,label\ny,1\n"
+    found = [data_id(own(files, TABLE + more, test)) for more in ("", "new,0\n", "new,1\n", "") for test in tests]
+    for document in "this", "that":
+        folders = [files.beir(f"{i}/{document}", 40, 2, documents=[document] * 44) for i in "ab"]
+        a, b = (data_id(load(family="ir", corpus=folder)) for folder in folders)
+        found.append(a)
+        assert a == b  # wherever they are
+    assert found[:2] == found[6:8] and len({*found}) == len(found) - 2
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
