@@ -268,6 +268,13 @@ def test_what_is_longer_than_the_length_is_counted_in_each_split(name, fits, exa
     assert counts == {"train": 1, "validation": 2, "test": 0} and task.max_len == 64
 
 
+def test_a_question_is_cut_only_if_the_context_does_not_fit_beside_it():
+    task, question = family("qa"), "the" + " the" * (54 - len(PROMPT))
+    for n, prompt, windows in (0, 50, 1), (1, 50, 1), (13, 50, 1), (14, 49, 1), (31, 32, 1), (32, 32, 2):
+        items = task.items(asked(" the" * n, question=question), "test")
+        assert (items[0].extra[1], len(items)) == (prompt, windows) and len(items[0].ids) == prompt + min(n, 31) + 1
+
+
 @pytest.mark.parametrize("prompts", [("Query: ", "Document: "), ("", "")])
 def test_queries_and_documents_that_are_longer_than_the_length_are_counted(prompts):
     rooms = [63 - len(TOKENIZER.encode(prompt.strip())) for prompt in prompts]
