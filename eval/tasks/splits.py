@@ -81,7 +81,7 @@ def read(task, full_corpus=True):
         raise DataError(f"{task.name}: {absent}")
     counts = Counter()
     parts = retrieval_splits(task, full_corpus, counts) if task.family == "ir" else example_splits(task, counts)
-    labels = label_names(task, parts["train"])
+    labels = label_names(task, parts)
     seen = {example.key for example in parts["train"]}
     for split in "validation", "test":
         counts[f"{split}: examples whose text, context or query is in train, too"] = sum(
@@ -108,19 +108,21 @@ def read(task, full_corpus=True):
     )
 
 
-def label_names(task, train):
+def label_names(task, parts):
     """Return the labels seen in training: in the order of `task.names`, then "O" of tags, then alphabetically.
 
-    Of two labels the second is the positive one. Numbers have no names: [].
+    Of two labels the second is the positive one. Numbers have no names: []. If all are equal, no correlation with
+    them is defined. parts: {split: examples}.
     """
     if task.family not in ("sc", "tc"):
         return []
-    known = set().union(*(example.labels for example in train))
-    if len(known) < 2:
-        raise DataError(
-            f"{task.train}: all examples to train on are {min(known)!r}: there is nothing to learn. If others were "
-            "held out to validate on, give validation"
-        )
+    for split in reversed(SPLITS if task.regression else SPLITS[:1]):
+        known = set().union(*(example.labels for example in parts[split]))
+        if len(known) < 2:
+            raise DataError(
+                f"{getattr(task, split) or task.train}: all examples of {split} are {min(known)!r}: there is nothing "
+                "to learn or to tell apart. If examples of train were held out to validate on, give validation"
+            )
     if task.regression:
         return []
     first = [label for label in (*task.names, *"O" * (task.family == "tc")) if label in known]

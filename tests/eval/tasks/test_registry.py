@@ -89,6 +89,8 @@ def test_labels_come_from_training(files):
     for rows in ("", "x,1\ny,1\nz,1\n", "x,1\ny,0\n", "x,1\nx,0\n"):
         with pytest.raises(DataError, match="train.csv: "):
             own(files, "text,label\n" + rows)
+    with pytest.raises(DataError, match="test.csv: all examples of test are 3.0"):  # no correlation is defined
+        own(files, TABLE, "text,label\nx,3\ny,3\n", metric="pearson")
 
 
 def test_data_that_are_not_the_same_are_told_apart(files, tmp_path):
