@@ -200,9 +200,11 @@ def retrieval_splits(task, full_corpus, counts):
     searched = {}
     for path, ids in judged.items():
         searched[path] = {id: text for id, text in corpora[path].items() if full_corpus or id in ids}
-    counts["queries with the id of a document, which is left out of their results"] = sum(
-        query.id in searched[query.corpus] for query in tested
-    )
+    for query in tested:
+        found = searched[query.corpus]
+        relevant = any(grade > 0 and id in found for id, grade in query.grades.items())
+        counts["queries with the id of a document, which is left out of their results"] += query.id in found
+        counts["queries without a relevant document in the corpus, whose scores are 0"] += not relevant
     return splits | {"train": pairs, "corpora": searched, "judged": judged}
 
 
