@@ -10,8 +10,6 @@ retrieval (ir). The settings are the assignments below; config files and --key=v
 """
 
 import sys
-import time
-from datetime import timedelta
 from pathlib import Path
 
 from errors import DataError, exit_with_message, progress, show  # first: it says what to install
@@ -128,7 +126,6 @@ def learning_rate(cfg, step, steps):
 
 def fine_tune(cfg):
     """Fine-tune a pretrained checkpoint and write its result."""
-    began = time.perf_counter()
     path, state = hub_encoder.open_newest(cfg.init_from)
     dataset = read(describe_task(cfg), cfg.full_corpus)
     if cfg.test_examples:
@@ -162,8 +159,9 @@ def fine_tune(cfg):
         epoch, i = divmod(step, steps_per_epoch)
         if i == 0:
             order = np.random.default_rng([cfg.seed, epoch]).permutation(len(dataset.train))
-        chosen = order[i * cfg.batch_size : (i + 1) * cfg.batch_size]
-        items = [item for j in chosen for item in task.items(dataset.train[j], "train")]
+        items = []
+        for j in order[i * cfg.batch_size : (i + 1) * cfg.batch_size]:
+            items += task.items(dataset.train[j], "train")
         batch = pack_texts([item.ids for item in items], model.capacity)
 
         # Forward, backward, update.
@@ -182,7 +180,8 @@ def fine_tune(cfg):
         last = step + 1 == steps
         if (step + 1) % cfg.eval_interval and not last:
             continue
-        mean_loss, loss_sum = loss_sum.item() / (step % cfg.eval_interval + 1), 0.0
+        mean_loss = loss_sum.item() / (step % cfg.eval_interval + 1)
+        loss_sum = 0.0
         if not np.isfinite(mean_loss):
             sys.exit(f"the loss is {mean_loss} by step {step + 1}: no result. A smaller --lr may help")
         scores = {}
@@ -193,12 +192,11 @@ def fine_tune(cfg):
 
     bar.close()
     task.finish(model)
-    facts = origin(state, path, cfg.init_from, cfg.random_weights)
-    run = dict(steps=steps, ended_by=ended_by, lr=cfg.lr, seed=cfg.seed, checkpoint=facts)
+    run = dict(steps=steps, ended_by=ended_by, lr=cfg.lr, seed=cfg.seed)
+    run["checkpoint"] = origin(state, path, cfg.init_from, cfg.random_weights)
     result = write_result(cfg, dataset, task, model, run, state)
-    took = timedelta(seconds=round(time.perf_counter() - began))
     show(print, table(result))
-    show(print, f"{steps:,} steps (limit: --{ended_by}) and the scoring took {took}; wrote {cfg.out_dir}/result.json")
+    show(print, f"{steps:,} steps (limit: --{ended_by}); wrote {cfg.out_dir}/result.json")
 
 
 @exit_with_message()

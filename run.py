@@ -215,12 +215,13 @@ def check_start(cfg, found):
     if setting not in ("branch_from", "init_from") or not (found.config and found.origin):
         return
     _, state = checkpoint.open_newest(path, weights=False)
-    vocab_size = state["config"]["vocab_size"]
-    different, _ = shape_differences(state["config"], vars(found.config) | {"vocab_size": vocab_size})
+    theirs = state["config"]
+    different, _ = shape_differences(theirs, vars(found.config) | {"vocab_size": theirs["vocab_size"]})
     if different:
         yield f"{path}: {'; '.join(different)}"
     if setting == "branch_from":
-        step, optimizer = state.get("step", 0), state.get("settings", {}).get("optimizer")
+        step = state.get("step", 0)
+        optimizer = state.get("settings", {}).get("optimizer")
         if step > cfg.max_steps:
             yield f"max_steps={cfg.max_steps}: {path} is at step {step}"
         if optimizer != cfg.optimizer:
@@ -236,7 +237,8 @@ CHECKS = check_settings, check_shape, check_data, check_folder, check_start
 
 def run_differences(state, cfg, path):
     """Yield a sentence if a checkpoint is of a run with other data or other settings that decide what is learned."""
-    before, now = state["settings"], resolve_auto(cfg)
+    before = state["settings"]
+    now = resolve_auto(cfg)
     defaults, _ = read_script(ROOT / "train.py")  # a setting that the run does not know had no effect then
     different = []
     for name, value in now.items():
@@ -279,8 +281,9 @@ def check_same_model(state, config, tokenizer, path, report):
     if state["settings"]:  # a model of the hub has none
         same_ids &= tokenizer.mask_id == theirs.mask_id
     if not same_ids:
-        why = f"its tokenizer is {theirs.name}, here {tokenizer.name}"
-        different.append(f"{why}: prepare the text with that of the checkpoint")
+        different.append(
+            f"its tokenizer is {theirs.name}, here {tokenizer.name}: prepare the text with that of the checkpoint"
+        )
     if different:
         raise DataError(f"{path}: not a checkpoint of this model: {'; '.join(different)}")
 
@@ -301,7 +304,8 @@ class Run:
 
     def __init__(self, cfg, objective):
         """Set up this process, lock out_dir and open the data, of which rank 0 prepares the default ones."""
-        self.cfg, self.out = cfg, Path(cfg.out_dir)
+        self.cfg = cfg
+        self.out = Path(cfg.out_dir)
         self.device, self.rank, self.world_size = runtime.set_up(cfg.device, cfg.deterministic)
         self.sharded = cfg.shard and self.world_size > 1
         problems = []

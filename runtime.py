@@ -24,7 +24,8 @@ def resolve_auto(settings):
 
     Warns about bfloat16 without instructions for it: a product takes 60 times as long on a Zen 3 CPU.
     """
-    device, dtype = settings["device"], settings["dtype"]
+    device = settings["device"]
+    dtype = settings["dtype"]
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
@@ -40,8 +41,9 @@ def resolve_auto(settings):
 
 def device_problems(settings):
     """Yield what is wrong with the settings device and dtype: an unknown name, or this process's GPU is not there."""
-    choices = dict(device=["auto", "cpu", "cuda"], dtype=["auto", "float32", "bfloat16"])
-    yield from value_problems(settings, choices=choices)
+    yield from value_problems(
+        settings, choices={"device": ["auto", "cpu", "cuda"], "dtype": ["auto", "float32", "bfloat16"]}
+    )
     gpus = torch.cuda.device_count()
     if resolve_auto(settings).device == "cuda" and local_rank() >= gpus:
         yield f"device=cuda: this is process {local_rank()}, but there are {gpus} GPUs"

@@ -188,7 +188,8 @@ def forward_backward(run, step):
     predicted tokens of all processes is known. Returns fp64 (names, 2): for each name of an objective, the sum of the
     losses and the number of predicted tokens (or the sum of their weights) on this process.
     """
-    parts, names = run.parts_of(step), run.names_of(step)
+    parts = run.parts_of(step)
+    names = run.names_of(step)
     sums = torch.zeros(len(names), 2, dtype=torch.float64, device=run.device)
     for number, part in enumerate(parts, 1):  # next_batch returns the batch of each part, in this order
         run.ddp_loss.require_backward_grad_sync = number == len(parts)  # DDP sums after the last one, shards after each

@@ -44,7 +44,8 @@ def flops_per_token(transformer, T, causal, predicted, seen=1.0):
     predicted: the fraction of tokens on which the output head runs. For attention, each pair of a query and a key
     counts, in two products: T x T pairs, half of them if causal. seen: the fraction of these within documents.
     """
-    config, (body, head) = transformer.config, matrix_weights(transformer)
+    config = transformer.config
+    body, head = matrix_weights(transformer)
     attention = 2 * T * config.n_head * config.head_dim * seen * (0.5 if causal else 1)
     return 6 * (body + len(transformer.blocks) * attention + predicted * head)
 

@@ -35,7 +35,8 @@ from runtime import weights_on_meta
 # transformers, the pipeline tag of the model card, and the names that the parts of its head have there.
 TABLES = json.loads(Path(__file__).with_name("hub.json").read_text())
 KINDS, FIELDS, TENSORS, CLASSES = [*TABLES["kinds"]], TABLES["fields"], TABLES["tensors"], TABLES["classes"]
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 # The contents of exported files, with $name for what they say about a model. Those of `decoder`, `eurobert` and `qwen3`
 # are for the config.json of a decoder and of an encoder of that kind. (With "is_causal": false, transformers from 5.2.0
@@ -204,7 +205,8 @@ def write_folder(state, model, path, folder, kind):
     transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
     """
     folder = Path(folder)
-    library, transformers = optional_package("safetensors.torch"), optional_package("transformers")
+    library = optional_package("safetensors.torch")
+    transformers = optional_package("transformers")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with refuse_malformed(f"{path}: its records are not as this version of train.py or finetune.py writes them"):
@@ -345,7 +347,8 @@ def hub_texts(state, kind, role, class_name, **facts_of_card):
     if role in ("sc", "tc", "qa"):
         labels = ["outside", "answer"] if role == "qa" else tuned["labels"]
         if not labels:  # a number for each text
-            labels, config["problem_type"] = ["number"], "regression"
+            labels = ["number"]
+            config["problem_type"] = "regression"
         config["id2label"] = dict(enumerate(labels))
         config["label2id"] = dict(zip(labels, range(len(labels))))
     files = {"config.json": config} | tokenizer_files(tokenizer, max_len, role)
@@ -370,7 +373,8 @@ def tokenizer_files(tokenizer, max_len, role):
     name_of = {i: name for name, i in special.items()}
     eos, mask, pad = name_of[tokenizer.eos_id], name_of[tokenizer.mask_id], name_of[tokenizer.pad_id]
     facts = {"eos": eos, "eos_id": tokenizer.eos_id, "mask": mask, "pad": pad, "max_len": max_len}
-    config, content = filled("tokenizer_config.json", facts), tokenizer.to_json()
+    config = filled("tokenizer_config.json", facts)
+    content = tokenizer.to_json()
     added = {token["content"]: token for token in content["added_tokens"]}
     flags = filled("special token", facts)
     for name, i in special.items():

@@ -273,7 +273,8 @@ def make_batches(cfg, data, tokenizer, T):
         fraction = data.draws[stream.folder] / CYCLE
         windows = min(math.ceil(cfg.eval_windows * fraction), len(stream) // T)
         val[stream.folder] = fraction, Batches([stream], tokenizer, 0, T, windows)
-    windows, draws = cfg.global_batch_tokens // T, [*data.draws.values()]
+    windows = cfg.global_batch_tokens // T
+    draws = [*data.draws.values()]
     train = Batches(streams_of(data, "train"), tokenizer, cfg.seed, T, windows, cfg.window_split, draws)
     return train, val
 

@@ -55,7 +55,8 @@ LIMITS = [
     ("below", 0.5, "val_fraction"),
     ("at least", 0, "shard_bytes workers max_tokens"),
 ]
-SMALLEST, LARGEST = 4 << 20, 256 << 20  # of the text of a shard, if shard_bytes is 0
+SMALLEST = 4 << 20  # bytes of the text of a shard, if shard_bytes is 0
+LARGEST = 256 << 20
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The plan
@@ -202,7 +203,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
     """
     cfg = configurator.load(__file__, [])
     cfg.update(settings, source=str(source))
-    out, tokenizer = Path(out), read_tokenizer(tokenizer)
+    out = Path(out)
+    tokenizer = read_tokenizer(tokenizer)
     found, left_out = find_files(cfg.source, cfg.text_field)
     print(f"{cfg.source}: files that are read: {len(found)}")
     for why, paths in left_out.items():
@@ -214,8 +216,7 @@ def prepare(source, out, tokenizer="embedded", **settings):
     workers = cfg.workers or min(cores(), size // SMALLEST + 1)
     # What decides the content of a piece. Folders may have other names on other machines.
     inputs = [(os.path.relpath(path, found[0].parent), *status) for path, status in files.items()]
-    text_settings = cfg.val_fraction, cfg.text_field
-    plan = digest([inputs, pieces, tokenizer.state(), tokenizer.content.hex(), *text_settings])[:16]
+    plan = digest([inputs, pieces, tokenizer.state(), tokenizer.content.hex(), cfg.val_fraction, cfg.text_field])[:16]
     number, parts = part_of(cfg.part)
     mine = list(enumerate(pieces))[number - 1 :: parts]
     with unfinished_folder(out, plan, cfg.part) as folder:
@@ -235,8 +236,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
         is_full = len(records) < len(pieces)
         if is_full:
             number, ranges = mine[len(records)]
-            cut = encoded_documents(files, tokenizer, cfg, ranges, limit)
-            records.append(write_shards(folder, number, cut))  # its record no longer fits: after a kill it is made anew
+            # Its record no longer fits: after a kill it is made anew.
+            records.append(write_shards(folder, number, encoded_documents(files, tokenizer, cfg, ranges, limit)))
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():
         print(

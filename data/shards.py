@@ -129,8 +129,9 @@ def draws_of(data):
     """Return {folder: its windows of every CYCLE} of a setting `data`: a folder, or several, as in "a:0.7,b:0.3"."""
     if "," not in data:
         return {data: CYCLE}
-    found = re.findall(r"\s*([^,]*):0?\.(\d{1,3})\s*(?:,|$)", data)
-    draws = {folder: int(decimals.ljust(3, "0")) for folder, decimals in found}
+    draws = {}
+    for folder, decimals in re.findall(r"\s*([^,]*):0?\.(\d{1,3})\s*(?:,|$)", data):
+        draws[folder] = int(decimals.ljust(3, "0"))
     if sum(draws.values()) != CYCLE or 0 in draws.values() or len(draws) <= data.count(","):
         raise DataError(
             f"data={data}: expected fractions of at most three decimals, whose sum is 1, and different folders, as in "

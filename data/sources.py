@@ -103,7 +103,8 @@ def decode(data, first):
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        number, byte = first + data.count(b"\n", 0, error.start), data[error.start]
+        number = first + data.count(b"\n", 0, error.start)
+        byte = data[error.start]
         raise DataError(
             f"line {number}: byte 0x{byte:02x} is not UTF-8: if all of the file is Latin-1, convert it "
             "(iconv -f LATIN1 -t UTF-8), otherwise mend the line"

@@ -105,7 +105,8 @@ def read_hub(folder):
     added = engine.get_added_tokens_decoder()  # {id: AddedToken}, ascending
     config = read_json(folder / "config.json")
     rows = config.get("vocab_size") or 0
-    older, newer = read_json(folder / "special_tokens_map.json"), read_json(folder / "tokenizer_config.json")
+    older = read_json(folder / "special_tokens_map.json")
+    newer = read_json(folder / "tokenizer_config.json")
     more = {*read_json(folder / "added_tokens.json")}
     for token in newer.get("added_tokens_decoder", {}).values():
         more.add(token["content"])

@@ -115,7 +115,8 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     train, val = (any(record[name]["tokens"] for record in records) for name in SPLITS)
     if train != val and (train or not is_full):
         records = [cut_tail(folder, records, dtype, cfg.val_fraction)]
-    splits, needed = {}, set()
+    splits = {}
+    needed = set()
     for name in SPLITS:
         parts = [record[name] for record in records if record[name]["tokens"]]
         if not parts:
@@ -157,7 +158,7 @@ def cut_tail(folder, records, dtype, val_fraction):
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
     val_size = size * n // len(tokens)
-    head = np.append(tokens[:-n], tokens[-1:])  # it gets an eos too
-    record = write_shards(folder, 0, [("train", head, size - val_size), ("val", tokens[-n:], val_size)])
+    parts = ("train", np.append(tokens[:-n], tokens[-1:]), size - val_size), ("val", tokens[-n:], val_size)
+    record = write_shards(folder, 0, parts)  # train gets an eos, too
     record["train"] |= {"documents": documents, "empty": empty}
     return record

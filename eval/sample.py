@@ -68,7 +68,8 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
 
 def print_examples(run):
     """Print a few masks filled in and a few prompts continued, by the same weights, above the progress bar."""
-    model, tokenizer = run.transformer.eval(), run.tokenizer
+    model = run.transformer.eval()
+    tokenizer = run.tokenizer
     lines = [f"\nat step {run.step}, the end of {title(run.phase)}", "  filled in (causal=False)"]
     try:
         with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled

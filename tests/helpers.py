@@ -41,6 +41,8 @@ TINY = (
 ).split()
 
 WORDS = "the a of list string file object value method returns is are may must if when not an empty new called".split()
+BROKEN = "closed", "a pipe without a reader", "a full disk"
+UNUSED = shutil.ignore_patterns("out", "prepared", "tests", "docs", "__pycache__", ".*")  # in a copy of the code
 
 
 def rows_of(head):
@@ -68,9 +70,6 @@ def on_changes(folder, react):
             react(next(numbers), str(args[0]))
 
     sys.addaudithook(audit)
-
-
-BROKEN = "closed", "a pipe without a reader", "a full disk"
 
 
 def break_output(how):
@@ -192,9 +191,6 @@ def copy_up_to(step, reference, out):
         if later > step:
             checkpoint.path_of(out, later).unlink()
     return out
-
-
-UNUSED = shutil.ignore_patterns("out", "prepared", "tests", "docs", "__pycache__", ".*")  # in a copy of the code
 
 
 def edited(diff, folder):

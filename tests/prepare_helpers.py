@@ -13,6 +13,8 @@ from data.shards import load_data, load_meta, load_tokenizer
 from data.sources import find_files, read_file
 from helpers import on_changes, server
 
+OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1)
+
 
 def many_documents(count):
     return [f"Document {i} is about the number {i * i}.\n\nIt ends." for i in range(count)]
@@ -48,9 +50,6 @@ def tokens(folder, split):
 def texts(folder, split):
     """Decode the documents of a split from its tokens."""
     return load_tokenizer(load_data(str(folder))).decode(tokens(folder, split)).split("[EOS]")[:-1]
-
-
-OPTIONS = dict(shard_bytes=3000, val_fraction=0.1, workers=1)
 
 
 def prepare_until(source, out, options, end, send):

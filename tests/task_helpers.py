@@ -89,8 +89,7 @@ class Files:
 
     def beir(self, folder, train=0, dev=0, test=2, gz="", documents=(), queries=()):
         """Write a BEIR folder in which document d<n> answers query q<n>. The splits take consecutive queries."""
-        n = train + dev + test
-        rows = [{"_id": f"d{i}", "text": text} for i, text in enumerate(documents)]
+        n, rows = train + dev + test, [{"_id": f"d{i}", "text": text} for i, text in enumerate(documents)]
         rows = rows or [{"_id": f"d{i}", "title": f"Title {i}", "text": f"text {i}"} for i in range(n + 5)]
         self.put(f"{folder}/corpus.jsonl{gz}", rows)
         queries = queries or [f"query {i}" for i in range(n)]

@@ -17,6 +17,7 @@ from helpers import ROOT, rows_of
 SCRIPT = (ROOT / "tests/sample_script.txt").read_text()
 DEFAULTS = dict(out_dir="out/#1", max_steps=600, keep_steps=(), resume=False, lr=5e-4, betas=(0.9, 0.95))
 DEFAULTS |= dict(tasks=("cola", "rte"), offset=-3, compile=True)
+STATEMENTS = "__import__('os').system('touch executed')", "lr = 12 * 2048", "lr = offset = 1", "lr = " + "-" * 200 + "x"
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +71,6 @@ def test_values(problems):
         expected = f"{key} takes {takes} (default {DEFAULTS[key]!r}), got {ast.literal_eval(text)!r}"
         assert problems(f"--{key}={text}") == [f"--{key}={text}: {expected}"]
         assert problems(config(f"\n{key} = {text}\n")) == [f"config/x.py:2: {expected}"]
-
-
-STATEMENTS = "__import__('os').system('touch executed')", "lr = 12 * 2048", "lr = offset = 1", "lr = " + "-" * 200 + "x"
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)

@@ -24,6 +24,8 @@ PAGE = (ROOT / "docs/editing.md").read_text()
 EDITS = dict(re.findall(r"^### (.*?)\n\n```diff\n(.*?)```", PAGE, re.S | re.M))
 ARGS = [*TINY, "--max_steps=40", "--keep_last=9", "--checkpoint_interval=20", "--eval_interval=40", "--device=cpu"]
 MORE = {"A z-loss": ["--loss=plain"], "NorMuon": ["--optimizer=muon"]}
+NEAR = ("model.py", "    if doc_start is None:\n        return see\n",
+        "    see &= t[None, :] >= t[:, None] - 20\n    if doc_start is None:\n        return see\n")  # fmt: skip
 
 
 def run(code, script, *args):
@@ -177,10 +179,6 @@ def test_an_edit_is_followed(name, unedited, data_dir, tmp_path):
     for key in ("val_clm_loss", "val_mlm_loss") if name in SAME_WEIGHTS else ():  # validation is the same
         assert log[0][key] == pytest.approx(before[0][key], rel=1e-6)
     CHECKS[name](copy, out, log, before, text)
-
-
-NEAR = ("model.py", "    if doc_start is None:\n        return see\n",
-        "    see &= t[None, :] >= t[:, None] - 20\n    if doc_start is None:\n        return see\n")  # fmt: skip
 
 
 def replaced(folder, file, before, after):

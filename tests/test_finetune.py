@@ -18,8 +18,6 @@ from task_helpers import Files, docs_block
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau".split()
 COLORS, ANIMALS = "red green blue black white".split(), "cat dog horse mouse bird".split()
 TRAINING = "--dtype=float32 --epochs=20 --lr=3e-3 --batch_size=16".split()
-
-
 GIVEN = {
     "sc": "--train={0}/train.csv --test={0}/test.csv --columns=text --label=y --form={{}}",
     "tc": "--train={0}/train.conll --test={0}/test.conll",

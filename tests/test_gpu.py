@@ -18,14 +18,12 @@ from run import last_logged
 
 assert_same_losses = partial(helpers.assert_same_losses, also=())  # a gradient's norm differs more between machines
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU_OPTIONS = [], ["--compile=True"], ["--recompute=True", "--micro_batch=1"], ["--window_split=random"]
 
 
 @pytest.fixture
 def on_gpu(tiny):
     return [*tiny, "--device=cuda", "--d_model=128"]  # head dim 32, which the kernels take
-
-
-GPU_OPTIONS = [], ["--compile=True"], ["--recompute=True", "--micro_batch=1"], ["--window_split=random"]
 
 
 @pytest.mark.parametrize("options", GPU_OPTIONS)

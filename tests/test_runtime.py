@@ -33,6 +33,7 @@ STAND_INS = {
     "0.001 off": lambda q, *args: plain(q * 1.001, *args),
     "fails": Mock(side_effect=RuntimeError("gcc not found")),
 }
+BF16 = torch.bfloat16
 
 
 @pytest.fixture
@@ -66,9 +67,6 @@ def test_the_stress_test_counts_what_differs_from_the_first_time(documents):
     for wrong in (STAND_INS["no gradient of v"], STAND_INS["NaN"]):  # always the same
         with pytest.raises(ValueError, match="for rows of 48 tokens it differs from PyTorch's attention"):
             stress(fused=wrong)
-
-
-BF16 = torch.bfloat16
 
 
 @pytest.mark.parametrize("fused, unequal, head_dim, dtype, why", [

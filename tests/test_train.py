@@ -28,6 +28,7 @@ from run import last_logged, read_metrics
 
 SLOW = pytest.mark.slow
 END = "--switch_step=0 --warmup_steps=0 --decay_steps=1"  # for runs of few steps
+SPOIL = 'args[0].param_groups[1]["params"][3].data.view(-1)[5].fill_(torch.nan).isfinite()'  # False
 
 
 def slow(*values):
@@ -327,9 +328,6 @@ def test_an_error_in_the_loop_loses_no_finished_step(again, run, tmp_path, fails
     assert ("Traceback" in text) == (error == "RuntimeError"), text
     assert "metrics.jsonl has changed" not in succeed([run(args)])
     assert_same_end(reference, out)
-
-
-SPOIL = 'args[0].param_groups[1]["params"][3].data.view(-1)[5].fill_(torch.nan).isfinite()'  # False
 
 
 def test_weights_that_are_not_finite_are_not_saved(again, run, train, tmp_path):

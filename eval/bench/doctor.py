@@ -23,8 +23,7 @@ def kernels(head_dims, device, dtype):
     """Compare the fused attention kernels with float64 for every mask, and look for rare differences."""
     failed = False
     for D in head_dims:
-        config = ModelConfig(n_head=18, n_kv_head=6, head_dim=D)
-        why = fused_attention_fails(config, dtype, device)
+        why = fused_attention_fails(ModelConfig(n_head=18, n_kv_head=6, head_dim=D), dtype, device)
         print(f"head dim {D}: {f'FAILED: {why}' if why else 'the kernels agree with float64'}")
         failed = failed or why
     if failed:

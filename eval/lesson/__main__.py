@@ -29,7 +29,8 @@ def main(argv):
     page, batch_part, model_part = PAGE.split("<!-- part -->\n")
     for ckpt in cfg.ckpts:
         state, model, tokenizer = explain.read(ckpt)
-        ids, step = explain.encode(cfg.text, model, tokenizer), state["step"]
+        ids = explain.encode(cfg.text, model, tokenizer)
+        step = state["step"]
         if batch_part and state["settings"]:  # a model of the hub has none
             shown = explain.example(state, tokenizer)
             print(f"The first tokens of the batch of step {step}\n\n{explain.batch_table(shown)}\n")
@@ -38,8 +39,7 @@ def main(argv):
             batch_part = ""  # once
         guesses = explain.guess_table(model, tokenizer, ids)
         print(f"{ckpt}, step {step} (p: probability of the token itself; then the likeliest tokens)\n\n{guesses}\n")
-        labels = [explain.token_name(tokenizer, i) for i in ids]
-        pictures = gallery.attention_pictures(model, torch.tensor(ids), labels)
+        pictures = gallery.attention_pictures(model, torch.tensor(ids), [explain.token_name(tokenizer, i) for i in ids])
         page += Template(model_part).substitute(step=step, guesses=escape(guesses), attention=pictures)
     folder = Path(cfg.out)
     folder.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,8 @@ def grid(title, labels, colors, targets=()):
     parts = []
     for i, label in enumerate(labels):
         target = f"→ {escape(targets[i])}" if targets and targets[i] else ""
-        x, y = left + CELL * i, top + CELL * i
+        x = left + CELL * i
+        y = top + CELL * i
         parts.append(LABELS.format(x=x + 14, y=y + 15, right=left + size + 6, label=escape(label), target=target))
         for j, color in enumerate(colors[i]):
             parts.append(SQUARE.format(left + CELL * j, y, color))

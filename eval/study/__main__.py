@@ -74,7 +74,8 @@ def study(argv, command=COMMAND):
     """Do what is missing of a study, or a part of it."""
     argv = ["--plan=True" if arg == "--plan" else arg for arg in argv]
     plan = Plan(configurator.load(__file__, argv, check, command))
-    cfg, waves = plan.cfg, selected(plan)
+    cfg = plan.cfg
+    waves = selected(plan)
     items = sum(waves.values(), [])
     runs = [item for item in items if isinstance(item, Run)]
     points = [item for item in items if not isinstance(item, Run)]
@@ -101,7 +102,8 @@ def stop_at(title, problems):
 
 def selected(plan):
     """Return the part of the plan's waves, and of the report at their end, that the setting `only` names."""
-    waves, only = {**plan.waves(), "report": []}, plan.cfg.only
+    waves = {**plan.waves(), "report": []}
+    only = plan.cfg.only
     if not only:
         return waves
     name, _, part = only.partition(":")

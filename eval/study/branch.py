@@ -21,8 +21,9 @@ PLANNED = ["seed", "out_dir", "resume", "branch_from", "keep_last", "keep_steps"
 
 # A run and the one that it branches off may differ in these. train.py says what follows from those of the schedule.
 # What MLM hides and predicts, seq_len and rope_theta: a checkpoint's record of phases says what each step trained.
+SCHEDULE = {*"max_steps warmup_steps decay_steps lr switch_step clm_windows".split()}
 MAY_DIFFER = {
-    *"max_steps warmup_steps decay_steps lr switch_step clm_windows".split(),
+    *SCHEDULE,
     *"mask_ratio mask_proportions predict_from seq_len rope_theta init_from".split(),
     *PLANNED,
     *RESUME_MAY_CHANGE,
@@ -78,8 +79,8 @@ class Schedule:
         """
         n = self.n_windows
         cfg = self.cfg
-        rate = f"{self.learning_rate(step, cfg):.8g}"
-        return rate, [self.objective(step, place * n // 256, n, cfg) for place in places]
+        objectives = [self.objective(step, place * n // 256, n, cfg) for place in places]
+        return f"{self.learning_rate(step, cfg):.8g}", objectives
 
     def flops(self):
         """Return the FLOPs of the run's steps. At most 125 of them and 64 windows of each stand for all.
@@ -107,12 +108,14 @@ def schedule_problems(runs, script=TRAIN):
         if not run.start:
             continue
         masks = {name: run.settings[name] for name in ("mask_ratio", "mask_proportions")}
-        ours, theirs = Schedule(run, script), Schedule(run.parent, script, **masks)
+        ours = Schedule(run, script)
+        theirs = Schedule(run.parent, script, **masks)
         for step in range(run.start):
             place = step * 159 % 256  # 159/256 is near the golden ratio, so few steps already cover the batch well
             if ours.trained(step, [place]) != theirs.trained(step, [place]):
                 break
-        now, then = ours.trained(step), theirs.trained(step)
+        now = ours.trained(step)
+        then = theirs.trained(step)
         if now != then:
             yield run.folder.name, (
                 f"it cannot begin with {run.parent.row}@{run.start}: step {step + 1} has {in_words(*now)}, there "

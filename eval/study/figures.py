@@ -85,8 +85,7 @@ def draw_lines(path, panels, x_label, y_label):
     names = [*dict.fromkeys(name for lines in panels.values() for name in lines)]
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    height = 2.7 * rows + 0.5 + 0.1 * len(names)  # inches, with the legend
-    figure = new_figure(max(5.0, 2.7 * columns), height)
+    figure = new_figure(max(5.0, 2.7 * columns), 2.7 * rows + 0.5 + 0.1 * len(names))  # with the legend
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
     for axes in grid[len(panels) :]:
         axes.remove()

@@ -56,7 +56,8 @@ def start_server(environment):
     """Return the multiprocessing context that forks processes off a server with the libraries imported."""
     if "OMP_NUM_THREADS" in environment:  # torch reads it at its import
         os.environ["OMP_NUM_THREADS"] = environment["OMP_NUM_THREADS"]
-    context, folder = multiprocessing.get_context("forkserver"), os.getcwd()
+    context = multiprocessing.get_context("forkserver")
+    folder = os.getcwd()
     context.set_forkserver_preload(LIBRARIES)
     os.chdir(ROOT)  # the server imports from the folder in which it starts; its children return to this one
     multiprocessing.forkserver.ensure_running()

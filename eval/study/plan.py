@@ -284,7 +284,8 @@ def base_of(init_from):
 
 def describe(plan):
     """Return the plan as text: its runs, then the amount of everything."""
-    runs, lines = plan.runs.values(), []
+    runs = plan.runs.values()
+    lines = []
     if runs:
         flops = sum(Schedule(run).flops() for run in runs)
         hours = flops / PEAK_FLOPS["H100"] / MFU / 3600

@@ -60,7 +60,8 @@ def write(plan):
     plan: of a study, as far as its results are there; one without models means all results below OUT_DIR. Raises
     DataError: damaged results, or none in a bare folder.
     """
-    cfg, results = plan.cfg, read_results(plan)
+    cfg = plan.cfg
+    results = read_results(plan)
     if not (plan.models or results.rows):
         raise DataError(
             f"{results.root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many"
@@ -117,9 +118,8 @@ def table(header, rows):
         return ""
     cells = [[str(cell or "-") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells)]
-    rule = ["-" * n for n in widths]
-    lines = [" | ".join(map(str.ljust, line, widths)) for line in (header, rule, *cells)]
-    return "\n".join(f"| {line} |" for line in lines)
+    lines = header, ["-" * n for n in widths], *cells
+    return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
 
 
 def bullets(lines):
@@ -220,10 +220,10 @@ def answer_list(compared, primary):
 
 def score_table(results):
     """Return a table of scores: a column per target, baselines of the tasks in its last rows."""
-    titles, baselines = {}, defaultdict(dict)
+    titles = {}
+    baselines = defaultdict(dict)
     for task, rows in results.by_task.items():
-        names = [name.rpartition("/")[2] for name in rows[0].metrics]
-        titles[task] = f"{task} ({', '.join(names)})"
+        titles[task] = f"{task} ({', '.join(name.rpartition('/')[2] for name in rows[0].metrics)})"
         for name, scores in rows[0].result["baselines"].items():  # equal in all rows
             if scores.keys() >= {*rows[0].metrics}:
                 baselines[f"*{name}*"][task] = Score(mean_score(scores, rows[0].metrics))

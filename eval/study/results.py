@@ -33,7 +33,8 @@ NOTES = {1: " (one seed)", 2: " (two seeds: give more)"}  # on an interval over 
 
 def group(rows, *names):
     """Return {value of a field: [rows that have it, in their order]}; of several fields, the keys are tuples."""
-    groups, key = defaultdict(list), attrgetter(*names)
+    groups = defaultdict(list)
+    key = attrgetter(*names)
     for row in rows:
         groups[key(row)].append(row)
     return groups
@@ -193,9 +194,6 @@ class Results:
             for row in best(same):
                 row.chosen = True
         self.chosen = group([row for row in rows if row.chosen], "model", "task")
-        self.targets, self.main_target = self.make_targets()
-
-    def make_targets(self):
         one_row = [rows[0] for rows in self.by_task.values()]
         counted = [row for row in one_row if CORRELATIONS.isdisjoint(row.metrics) and not row.result.get("zero_shot")]
         families = group(counted, "family")
@@ -203,8 +201,8 @@ class Results:
         means = {f"{name} mean": {row.task: 1 / len(its) for row in its} for name, its in families.items() if its[1:]}
         if len(families) > 1:
             means = {"mean of families": over_all, **means}
-        main = [*means, *over_all, *self.by_task, "mean of families"][0]
-        return means | {task: {task: 1.0} for task in self.by_task}, main
+        self.main_target = [*means, *over_all, *self.by_task, "mean of families"][0]
+        self.targets = means | {task: {task: 1.0} for task in self.by_task}
 
     def score(self, label, target):
         """Return the Score of a model on a target; None if a task is missing."""
@@ -271,8 +269,8 @@ class Results:
             return
         by_metric = []
         for name in rows[0].metrics:
-            test_set = name.rpartition("/")[0]  # the metrics of one share its resamples
-            seed = zlib.crc32(f"{task}/{test_set}".encode())
+            # The metrics of one test set share its resamples.
+            seed = zlib.crc32(f"{task}/{name.rpartition('/')[0]}".encode())
             by_metric.append(stats.bootstrap(self.instances(rows, name), stats.RESAMPLES, seed))
         for row, resampled in zip(rows, np.mean(by_metric, axis=0).T):
             row.scores = np.array([row.test, *resampled])

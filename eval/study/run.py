@@ -2,9 +2,11 @@
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 import torch
 
@@ -13,7 +15,7 @@ import configurator
 from data.files import refuse_malformed
 from data.shards import load_data
 from errors import DataError
-from eval.study.branch import TRAIN, globals_of
+from eval.study.branch import SCHEDULE, TRAIN, globals_of
 from eval.study.jobs import PLANNED_FILE, Job, run_all, slots
 from eval.study.plan import DEFAULTS, FINETUNE, FINETUNE_DEFAULTS
 from eval.study.results import best, read
@@ -87,17 +89,18 @@ def changed(job, to_do):
     with refuse_malformed(f"{path} is damaged: remove it, to take what is beside it as it is, or remove its folder"):
         record = json.loads(path.read_bytes())
         for script, now in job.planned.items():
-            defaults = DEFAULTS if script == "train.py" else FINETUNE_DEFAULTS
-            before = defaults | record[script]  # a setting that it does not know had no effect then
+            # A setting that the record does not know had no effect then.
+            before = now | (DEFAULTS if script == "train.py" else FINETUNE_DEFAULTS) | record[script]
             for name, value in now.items():
                 if name not in MAY_DIFFER[script] and differs(name, value, before[name]):
                     yield job.name, f"{name}={value}, but {script} was given {name}={before[name]}. {to_do}"
 
 
 def differs(name, value, before):
-    """Return whether a setting had another value. "auto" is what was used; of data only the known content counts."""
-    if name == "data":
-        value, before = value["fingerprint"], before["fingerprint"]
+    """Return whether a setting had another value. "auto" is what was used; of files only the known content counts."""
+    if isinstance(value, dict):
+        value = value["fingerprint"]
+        before = before["fingerprint"]
         if "" in (value, before):  # unknown
             return False
     return value != "auto" and json.dumps(value) != json.dumps(before)
@@ -109,11 +112,11 @@ def refusals(script, commands, planned={}, **options):
     planned: settings in place of theirs, each a tuple of all values that jobs will get. options: of the script's
     `check`, which runs here: a process for each command would take longer than all checks together.
     """
-    check, (defaults, _) = globals_of(script)["check"], configurator.read_script(script)
+    defaults, _ = configurator.read_script(script)
     for name, args in commands:
         settings, problems = configurator.parse(args, defaults)
         settings |= planned
-        for sentence in [*problems, *check(settings, **options)]:
+        for sentence in [*problems, *globals_of(script)["check"](settings, **options)]:
             yield name, sentence
 
 
@@ -154,8 +157,8 @@ def to_train(plan):
     needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, point)}
     runs = []
     for run in reversed(plan.runs.values()):  # each before those that it begins with
-        own = {run.checkpoint(step) for step in (*run.keep, run.max_steps)}
-        gone = [path for path in needed & own if not path.exists()]
+        own = map(run.checkpoint, (*run.keep, run.max_steps))
+        gone = [path for path in needed.intersection(own) if not path.exists()]
         ended = run.checkpoint().exists()
         if gone and ended:
             raise DataError(f"{gone[0]} is not there. Delete {run.checkpoint()}, too: then the run is trained again")
@@ -180,29 +183,44 @@ def training(run, processes):
     elif run.parent:
         command.append(f"--init_from={run.origin}")
     if processes > 1:
-        torchrun = find_spec("torch.distributed.run").origin
-        command = [torchrun, "--standalone", f"--nproc_per_node={processes}", *command]
+        torchrun = [find_spec("torch.distributed.run").origin, "--standalone", f"--nproc_per_node={processes}"]
+        command = torchrun + command
     return Job(run.folder.name, run.folder, command, run.checkpoint(), {"train.py": decides(run)})
 
 
 def decides(run):
-    """Return what decides a run: its settings, its seed, the content of its data and what it begins with."""
-    begins_with = "/".join(run.origin.parts[-2:]) if run.origin else ""
+    """Return what decides a run: its settings, its seed, the content of its data and what it begins with.
+
+    With what decided that run, but for the schedule of shared steps, which is the run's own.
+    """
     data = {"path": run.settings.data, "fingerprint": fingerprint(run.settings.data)}
-    return run.settings | dict(seed=run.train_seed, begins_with=begins_with, data=data)
+    found = run.settings | {"seed": run.train_seed, "begins_with": "", "data": data}
+    if run.parent:
+        found["begins_with"] = "/".join(run.origin.parts[-2:])
+        for name, value in decides(run.parent).items():
+            if not (name in MAY_DIFFER["train.py"] or name == "dtype" or run.start and name in SCHEDULE):
+                found[f"{name} of {run.parent.row}"] = value
+    return found
 
 
 @cache
 def fingerprint(data):
     """Return the beginning of the fingerprint of a setting `data`; "" where the data are missing or damaged."""
-    try:
+    with suppress(DataError):
         return load_data(data).fingerprint[:12]
-    except DataError:
-        return ""
+    return ""
 
 
 # ----------------------------------------------------------------------------
 # Fine-tuning
+
+
+@cache
+def content_of(path):
+    """Return a checksum of the file of a checkpoint, from those of its records; "" where there is none."""
+    with suppress(OSError, BadZipFile), ZipFile(path) as archive:
+        return sum(record.CRC for record in archive.infolist())
+    return ""
 
 
 def job_folder(model, task, rate, seed):
@@ -221,8 +239,9 @@ def finetuning(plan, model, task, rate, seed):
     planned = {"finetune.py": settings}
     if model.run:
         planned["train.py"] = decides(model.run)
-    else:
-        planned["finetune.py"] = settings | {"init_from": str(model.checkpoint)}
+    else:  # its file may hold another model by now
+        given = {"path": str(model.checkpoint), "fingerprint": content_of(model.checkpoint)}
+        planned["finetune.py"] = settings | {"init_from": given["path"], "checkpoint": given}
     command = [FINETUNE, *args, *(f"--{name}={value}" for name, value in ours.items())]
     name = f"{model.folder} on {task}, lr {rate:g}, seed {seed}"
     return Job(name, folder, command, folder / "result.json", planned)

@@ -42,8 +42,7 @@ def chi(df):
     v = (positions + 1) / 2
     x = low + (high - low) * v**2  # squared: more nodes near 0, where the far tails of few degrees come from
     log_density = (df - 1) * np.log(x) - x**2 / 2
-    density = np.exp(log_density - log_density.max())
-    weights = weights * v * density
+    weights = weights * v * np.exp(log_density - log_density.max())
     return x, weights / weights.sum()
 
 
@@ -70,7 +69,8 @@ def half_width(df, se=1.0, shared=0.0):
 
 def interval(values):
     """Return the mean of values (n,) and half the width of its 95 % interval (Student's t); None for one value."""
-    n, mean = len(values), float(np.mean(values))
+    n = len(values)
+    mean = float(np.mean(values))
     if n == 1:
         return mean, None
     return mean, half_width(n - 1, np.std(values, ddof=1) / math.sqrt(n))
@@ -115,7 +115,6 @@ def compare(parts):
         estimate += float(d.mean())
         seeds.append(variance / U)
         shared += off_diagonal
-    degrees = [len(d) - 1 for d, _ in parts]
     se = math.sqrt(sum(seeds))
     shared = math.sqrt(max(0.0, shared))
     if se + shared <= TIE:
@@ -123,7 +122,7 @@ def compare(parts):
         return estimate, half, 1.0
     df = 1.0
     if se:
-        df = sum(seeds) ** 2 / np.sum(np.square(seeds) / degrees)
+        df = sum(seeds) ** 2 / np.sum(np.square(seeds) / [len(d) - 1 for d, _ in parts])
     half = half_width(df, se, shared)
     return estimate, half, tail(abs(estimate), df, se, shared)
 
@@ -132,6 +131,6 @@ def holm(p):
     """Return the p-values (m,) of m comparisons, corrected by Holm's step-down method (Holm 1979)."""
     p = np.asarray(p, dtype=float)
     order = np.argsort(p, kind="stable")
-    remaining = np.arange(len(p), 0, -1)  # how many hypotheses are not rejected yet
-    adjusted = np.maximum.accumulate(p[order] * remaining)
+    # The factor is how many hypotheses are not rejected yet.
+    adjusted = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     return np.minimum(1, adjusted)[np.argsort(order)]

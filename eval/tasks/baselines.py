@@ -18,21 +18,19 @@ def baselines(dataset):
     test = dataset.test
     if dataset.family == "sc":
         ((label, _),) = Counter(example.label for example in train).most_common(1)
-        name, predicted = "majority", [label] * len(test)
+        name = "majority"
+        predicted = [label] * len(test)
     elif dataset.family == "tc":
-        name, predicted = "word", most_frequent_tags(train, test)
+        name = "word"
+        counts = Counter()
+        for sentence in train:
+            counts.update(zip(sentence.words, sentence.tags))
+        best = {word: tag for (word, tag), _ in reversed(counts.most_common())}  # the most frequent tag of a word
+        predicted = [[best.get(word, "O") for word in sentence.words] for sentence in test]
     elif dataset.family == "qa" and not all(question.answers for question in test):
-        name, predicted = "no_answer", [""] * len(test)  # "" stands for no answer
+        name = "no_answer"
+        predicted = [""] * len(test)  # "" stands for no answer
     else:
         return {}
     instances = metrics.scores(dataset.family, predicted, test, dataset.labels)
     return {name: {metric: metrics.score(values) for metric, values in instances.items()}}
-
-
-def most_frequent_tags(train, test):
-    """Return the tags of each Sentence of `test`: for each word, the most frequent in `train`."""
-    counts = Counter()
-    for sentence in train:
-        counts.update(zip(sentence.words, sentence.tags))
-    best = {word: tag for (word, tag), _ in reversed(counts.most_common())}
-    return [[best.get(word, "O") for word in sentence.words] for sentence in test]

@@ -195,7 +195,10 @@ class QuestionAnswering(Family):
 
     prompt = "Question: {}\nContext: "
     thresholds = [x / 2 for x in range(4, -17, -1)]
-    too_long = "questions with their contexts longer than {} tokens, read in windows (in training only in one)"
+    too_long = (
+        "questions with their contexts longer than {} tokens, read in windows (in training only in one), and the "
+        "question cut if it fills more than half of one"
+    )
     loss = TokenClassification.loss
 
     def __init__(self, dataset, *options):
@@ -211,8 +214,8 @@ class QuestionAnswering(Family):
         tokens are in the first gold answer, 1 or 0; their character offsets (n, 2) in the normalized text).
         """
         prompt = self.tokenizer.encode(self.prompt.format(example.question))
-        prompt = prompt[: self.max_len // 2]
         context, offsets = self.encode(example.context)
+        prompt = prompt[: max(self.max_len // 2, self.max_len - len(context) - 1)]  # all of it, if both fit
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         inside = np.zeros(len(offsets), np.int64)
         answer, start = (example.answers or [("", -1)])[0]
@@ -222,7 +225,7 @@ class QuestionAnswering(Family):
             end = len(self.tokenizer.normalize(before + answer))
             inside[:] = (offsets[:, 1] > begin) & (offsets[:, 0] < end)
         room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
-        step = room // 2
+        step = max(1, room // 2)
         items = []
         for start in range(0, max(1, len(context) - room + step), step):  # 0, 20, 40, 60: room for 40 of 100 tokens
             ids = prompt + context[start : start + room] + [self.tokenizer.eos_id]
@@ -331,8 +334,7 @@ class InformationRetrieval(Family):
         """Embed documents: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
         vectors = None
         for begin in range(0, len(texts), chunk):
-            items = [self.item(self.protocol.document, text) for text in texts[begin : begin + chunk]]
-            outputs = forward(items)
+            outputs = forward([self.item(self.protocol.document, text) for text in texts[begin : begin + chunk]])
             if vectors is None:  # at once: two copies of a large corpus may not fit into memory
                 vectors = np.empty((len(texts), len(outputs[0])), np.float32)
             vectors[begin : begin + chunk] = outputs
@@ -351,8 +353,8 @@ class InformationRetrieval(Family):
                 vectors = {}
             if name not in vectors:
                 vectors[name] = self.embed(forward, list(corpus.values()))
-            items = [self.item(self.protocol.query, query.text) for query in part]
-            find = partial(nearest_documents, np.stack(forward(items)), vectors[name])
+            outputs = forward([self.item(self.protocol.query, query.text) for query in part])
+            find = partial(nearest_documents, np.stack(outputs), vectors[name])
             for run in self.dataset.search(part, corpus, find):
                 ten = metrics.ranking(run.get("corpus", run["judged"]), 10)
                 answers.append(Answer([*ten], [*ten.values()], run))

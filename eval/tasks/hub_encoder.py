@@ -70,8 +70,8 @@ def open_newest(path):
             with refuse_malformed(f"{file}: not in UTF-8"):
                 texts[str(file.relative_to(newest))] = file.read_text(encoding="utf-8")
     commit = newest.resolve()
-    revision = commit.name if commit.parent.name == "snapshots" else ""
-    return newest, state | {"revision": revision, "files": texts}
+    state |= {"files": texts, "revision": commit.name if commit.parent.name == "snapshots" else ""}
+    return newest, state
 
 
 def read_folder(folder):
@@ -196,7 +196,8 @@ class HubEncoder(nn.Module):
 
     def forward(self, tokens, causal, doc_start, doc_end):
         """As Transformer.forward, for rows that begin with their only text. `before` is put before each."""
-        dtype, inside = self.compute_dtype, doc_end > doc_start  # (B, T)
+        dtype = self.compute_dtype
+        inside = doc_end > doc_start  # (B, T)
         before = tokens.new_tensor(self.before).expand(len(tokens), -1)
         rows = torch.cat((before, tokens.masked_fill(~inside, self.pad_id)), 1)
         mask = torch.cat((torch.ones_like(before), inside), 1)

@@ -222,7 +222,8 @@ def normalize_answer(text):
 
 def word_f1(a, b):
     """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
-    a, b = Counter(a.split()), Counter(b.split())
+    a = Counter(a.split())
+    b = Counter(b.split())
     return 2 * (a & b).total() / max(1, a.total() + b.total())
 
 
@@ -276,8 +277,7 @@ def ranking(run, k):
     The scores count in float32. Documents of equal score are in reverse order of their ids.
     """
     scores = np.float32([*run.values()]).tolist()
-    best_first = sorted(zip(scores, run), reverse=True)
-    return {document: score for score, document in best_first[:k]}
+    return {document: score for score, document in sorted(zip(scores, run), reverse=True)[:k]}
 
 
 def best(scores, ids):

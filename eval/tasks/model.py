@@ -27,8 +27,7 @@ def pack_texts(sequences, capacity):
     place = [(0, 0)] * len(lengths)  # of each text: its row and its first column
     used = []  # tokens of each row
     for i in np.argsort([-n for n in lengths], kind="stable"):
-        room = capacity - lengths[i]
-        row = next((row for row, n in enumerate(used) if n <= room), len(used))
+        row = next((row for row, n in enumerate(used) if n + lengths[i] <= capacity), len(used))
         if row == len(used):
             used.append(0)
         place[i] = row, used[row]
@@ -118,7 +117,8 @@ def predict(model, items):
     """
     device = model.encoder.device
     lengths = [len(item.ids) for item in items]
-    batches, room = [], 0  # texts of similar length together
+    batches = []  # texts of similar length together
+    room = 0
     for i in np.argsort([-n for n in lengths], kind="stable"):
         if lengths[i] > room:
             batches.append([])

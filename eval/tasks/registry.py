@@ -138,8 +138,8 @@ def made(name, given, folder, zero_shot):
     family = fields["family"]
     if family not in METRICS:
         raise DataError(f"family={family!r}: must be one of {', '.join(METRICS)}, or give a task")
-    lists = {"columns", "names", "outside"} & fields.keys()
-    fields |= {key: tuple(map(str.strip, fields[key].split(","))) for key in lists}
+    for key in {"columns", "names", "outside"} & fields.keys():
+        fields[key] = tuple(map(str.strip, fields[key].split(",")))
     fields["form"] = fields["form"].replace(r"\n", "\n")
     if family == "ir":
         begin = f"{name}/"

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from eval.tasks import hub_encoder, metrics
 from eval.tasks.baselines import baselines
 from eval.tasks.families import FAMILIES, Item
 from eval.tasks.model import TaskModel, predict
-from eval.tasks.readers import Query, by_set
+from eval.tasks.readers import Query
 from eval.tasks.registry import Task
 from eval.tasks.retriever import STUDY, choose
 from eval.tasks.splits import Dataset
@@ -86,8 +87,8 @@ def rebuild(state, device="cpu", dtype="float32"):
     saved = state["fine_tuned"]
     weights = {name: x.cpu() for name, x in state["model"].items()}
     settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
-    spec = Task(saved["family"], **saved["task"])
-    dataset = Dataset("", saved["family"], saved["labels"], [], [], [], {}, {}, spec)
+    family = saved["family"]
+    dataset = Dataset("", family, saved["labels"], [], [], [], {}, {}, Task(family, **saved["task"]))
     task, model = build(settings, dataset, state | {"model": weights})
     model.head.load_state_dict(saved["head"])
     task.may_be_none = saved["may_be_none"]
@@ -102,8 +103,7 @@ def evaluate(task, model, examples, split=None):
     """
     answers = task.predict(lambda items: predict(model, items), examples, split)
     instances = task.metrics(answers, examples)
-    scores = {name: metrics.score(x) for name, x in instances.items()}
-    return scores, instances, answers
+    return {name: metrics.score(x) for name, x in instances.items()}, instances, answers
 
 
 def write_result(cfg, dataset, task, model, run, state):
@@ -116,6 +116,7 @@ def write_result(cfg, dataset, task, model, run, state):
     if cfg.save_model:
         save_model(cfg, dataset, task, model, state)
     test, instances, answers = evaluate(task, model, dataset.test, "test")
+    corpora = map(dict.items, dataset.corpora.values())
     result = dict(
         task=dataset.name,
         family=dataset.family,
@@ -123,13 +124,14 @@ def write_result(cfg, dataset, task, model, run, state):
         main=dataset.main,
         baselines=baselines(dataset),
         counts=dataset.counts,
-        test_set=test_set_id(dataset.test),
+        test_set=data_id(dataset.test),
         **run,
         zero_shot=run["steps"] == 0,
         protocol=task.protocol.name,
         metrics={"validation": validation, "test": test},
         examples=dataset.sizes,
-        settings={name: value for name, value in cfg.items() if name not in NO_PART} | {"code": CODE},
+        settings={name: value for name, value in cfg.items() if name not in NO_PART}
+        | {"code": CODE, "data": data_id(dataset.train, dataset.validation, *corpora)},
         versions=versions(torch.device(cfg.device)),
     )
     out = Path(cfg.out_dir)
@@ -148,8 +150,8 @@ def prediction_lines(answers, examples):
         if score is not None:
             score = np.round(np.float64(score), 6).tolist()
         line = dict(id=id, gold=example.gold, predicted=answer.predicted, score=score)
-        text = json.dumps(line, ensure_ascii=False) + "\n"
-        yield text.encode(errors="backslashreplace")  # half a surrogate pair is escaped, as UTF-8 has none
+        # Half a surrogate pair is escaped, as UTF-8 has none.
+        yield (json.dumps(line, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def table(result):
@@ -168,11 +170,12 @@ def table(result):
     return "\n".join(lines)
 
 
-def test_set_id(test):
-    """A checksum that tells test sets apart: of all examples, or of the judgments of retrieval sets."""
-    if isinstance(test[0], Query):
-        test = {name: {query.id: query.grades for query in part} for name, part in by_set(test).items()}
-    return f"{zlib.crc32(repr(test).encode()):08x}"
+def data_id(*parts):
+    """A checksum of examples and documents, wherever their files are."""
+    value = 0
+    for x in chain(*parts):
+        value = zlib.crc32(repr(x[:3] if isinstance(x, Query) else x).encode(), value)  # without the corpus's path
+    return f"{value:08x}"
 
 
 def origin(state, path, given, random_weights):

@@ -67,8 +67,9 @@ class Dataset:
             lines.append(f"labels: {self.labels}")
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
         lines.append("The first example, as it was read:")
-        first = (self.train or self.test)[0]._asdict()
-        lines += [f"  {name:10}{textwrap.shorten(str(value), 160)}" for name, value in first.items() if value != ""]
+        for name, value in (self.train or self.test)[0]._asdict().items():
+            if value != "":
+                lines.append(f"  {name:10}{textwrap.shorten(str(value), 160)}")
         return "\n".join(lines)
 
 
@@ -85,7 +86,7 @@ def read(task, full_corpus=True):
         raise DataError(f"{task.name}: {absent}")
     counts = Counter()
     parts = retrieval_splits(task, full_corpus, counts) if task.family == "ir" else example_splits(task, counts)
-    labels = label_names(task, parts["train"])
+    labels = label_names(task, parts)
     seen = {example.key for example in parts["train"]}
     for split in "validation", "test":
         counts[f"{split}: examples whose text, context or query is in train, too"] = sum(
@@ -94,41 +95,39 @@ def read(task, full_corpus=True):
         if labels:
             unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
             counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
+    # A task's score is the mean of the field's metrics or of the paper's, each of every set that it searches.
+    field = task.metrics if full_corpus or task.family != "ir" else []
+    paper = task.metrics if task.regression else [PAPER[task.family]]
+    names = [row.set for row in task.judged if row.split == "test"] or [""]
     return Dataset(
         name=task.name,
         family=task.family,
         labels=labels,
         counts=dict(+counts),
-        main=main_metrics(task, full_corpus),
+        main={
+            "field": [in_set(name, metric) for name in names for metric in field],
+            "paper": [in_set(name, metric) for name in names for metric in paper],
+        },
         task=task,
         **parts,
     )
 
 
-def main_metrics(task, full_corpus):
-    """Return {"field": metrics, "paper": metrics}; the score of a task is the mean of either."""
-    field = task.metrics if full_corpus or task.family != "ir" else []
-    paper = task.metrics if task.regression else [PAPER[task.family]]
-    names = [row.set for row in task.judged if row.split == "test"] or [""]
-    return {
-        "field": [in_set(name, metric) for name in names for metric in field],
-        "paper": [in_set(name, metric) for name in names for metric in paper],
-    }
-
-
-def label_names(task, train):
+def label_names(task, parts):
     """Return the labels seen in training: in the order of `task.names`, then "O" of tags, then alphabetically.
 
-    Of two labels the second is the positive one. Numbers have no names: [].
+    Of two labels the second is the positive one. Numbers have no names: []. If all are equal, no correlation with
+    them is defined. parts: {split: examples}.
     """
     if task.family not in ("sc", "tc"):
         return []
-    known = set().union(*(example.labels for example in train))
-    if len(known) < 2:
-        raise DataError(
-            f"{task.train}: all examples to train on are {min(known)!r}: there is nothing to learn. If others were "
-            "held out to validate on, give validation"
-        )
+    for split in reversed(SPLITS if task.regression else SPLITS[:1]):
+        known = set().union(*(example.labels for example in parts[split]))
+        if len(known) < 2:
+            raise DataError(
+                f"{getattr(task, split) or task.train}: all examples of {split} are {min(known)!r}: there is nothing "
+                "to learn or to tell apart. If examples of train were held out to validate on, give validation"
+            )
     if task.regression:
         return []
     first = [label for label in (*task.names, *"O" * (task.family == "tc")) if label in known]
@@ -149,8 +148,7 @@ def hold_out(path, examples, fraction=VALIDATION_FRACTION):
     if n >= len(keys):
         raise DataError(f"{path}: too few different examples ({len(keys)}) to hold some of them out: give validation")
     # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
-    order = np.random.RandomState(SPLIT_SEED).permutation(len(keys))
-    held = {keys[i] for i in order[:n]}
+    held = {keys[i] for i in np.random.RandomState(SPLIT_SEED).permutation(len(keys))[:n]}
     kept = [example for example in examples if example.key not in held]
     return kept, [example for example in examples if example.key in held]
 
@@ -207,9 +205,11 @@ def retrieval_splits(task, full_corpus, counts):
     searched = {}
     for path, ids in judged.items():
         searched[path] = {id: text for id, text in corpora[path].items() if full_corpus or id in ids}
-    counts["queries with the id of a document, which is left out of their results"] = sum(
-        query.id in searched[query.corpus] for query in tested
-    )
+    for query in tested:
+        found = searched[query.corpus]
+        relevant = any(grade > 0 and id in found for id, grade in query.grades.items())
+        counts["queries with the id of a document, which is left out of their results"] += query.id in found
+        counts["queries without a relevant document in the corpus, whose scores are 0"] += not relevant
     return splits | {"train": pairs, "corpora": searched, "judged": judged}
 
 
@@ -235,8 +235,8 @@ def judged_queries(table, counts):
             kept, held = hold_out(row.judgments, queries, fraction)
             queries = held if row.held_out else kept
         if row.held_out:
-            rule = f"validation: queries held out of {Path(row.judgments).stem}, at random"
-            counts[in_set(row.set, rule)] = len(queries)
+            stem = Path(row.judgments).stem
+            counts[in_set(row.set, f"validation: queries held out of {stem}, at random")] = len(queries)
         splits[row.split] += queries
     return splits
 

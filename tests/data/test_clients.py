@@ -117,8 +117,7 @@ def test_perplexity_by_lm_eval_is_ours(tmp_path):
     ours = read_tokenizer("embedded")
     model = exported(tmp_path / "decoder", "llama", ours)
     args = re.search("--model_args (.*)", command("lm_eval"))[1].replace("decoder", str(tmp_path / "decoder"))
-    request = [Instance("loglikelihood_rolling", {}, (TEXTS[0],), 0)]
-    found = []
+    request, found = [Instance("loglikelihood_rolling", {}, (TEXTS[0],), 0)], []
     for one in args, args.split(",")[0]:
         their_model = harness.create_from_arg_string(f"{one},dtype=float32", {"device": "cpu"})
         found += their_model.loglikelihood_rolling(request, disable_tqdm=True)

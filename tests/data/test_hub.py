@@ -47,6 +47,10 @@ TOKENS = torch.randint(0, 4000, (3, 40), generator=torch.Generator().manual_seed
 STATE = random_state(SIZES)
 assert_close = partial(torch.testing.assert_close, atol=1e-4, rtol=0)
 assert_equal = partial(torch.testing.assert_close, atol=0, rtol=0)
+LABELS = ["O", "B-PER", "B-LOC"]
+WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3-1", "🙂", "Germany", "."]
+CAUSAL = {"fine_tuned": dict(family="qa", settings=dict(causal=True))}
+ODD, NAN = "ckpt-650.pt: its records are not as", torch.full((4096, 32), math.nan)
 
 
 @pytest.fixture(scope="module")
@@ -267,10 +271,6 @@ def test_a_decoder_continues_texts(exported, monkeypatch):
     assert generate.model.config.bos_token_id == 4095
 
 
-LABELS = ["O", "B-PER", "B-LOC"]
-WORDS_TO_TAG = ["Germany", "'s", "U.N.", "naïve", "(", "日本", ")", "won", "3-1", "🙂", "Germany", "."]
-
-
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
     """tuned(family, labels, kind, ...) -> (folder, the family's task, a function from Items to outputs, run_card)."""
@@ -418,10 +418,6 @@ def test_an_edited_model_does_not_go_out(tuned, monkeypatch, tmp_path):
         assert {*os.listdir(tmp_path)} <= {"model.pt"}
     with pytest.raises(DataError, match="no place for positions"):  # a parameter of Transformer itself
         checkpoint.hub().hub_views({"positions": distance})
-
-
-CAUSAL = {"fine_tuned": dict(family="qa", settings=dict(causal=True))}
-ODD, NAN = "ckpt-650.pt: its records are not as", torch.full((4096, 32), math.nan)
 
 
 @pytest.mark.parametrize("shape, changes, kind, message", [  # changes: of the checkpoint's dict

@@ -21,6 +21,7 @@ SHARED = ROOT.parent / "shared" / "data" / "tokenizer"  # real tokenizers, if th
 TABLES = json.loads((ROOT / "tests/data/tokenizer_files.json").read_text())
 PLANES = "".join(chr(i) for i in range(99, 0x110000, 499) if not 0xD800 <= i <= 0xDFFF)  # all 17 of Unicode
 HARD_TEXTS = [*TABLES["texts"], "a" * 5000 + "-" * 5000 + "7" * 500, PLANES]
+KINDS = ["qwen", "llama2", "bert"]
 
 
 def random_texts(count, seed):
@@ -96,9 +97,6 @@ def test_the_lines_that_train_a_tokenizer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(code.replace("texts/", "embedded").replace("8188", "4092"), {})
     assert Path("texts.tiktoken").read_bytes() == EMBEDDED.read_bytes()
-
-
-KINDS = ["qwen", "llama2", "bert"]
 
 
 @pytest.fixture(scope="module")

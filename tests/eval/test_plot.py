@@ -7,14 +7,13 @@ import numpy as np
 from eval import plot
 from eval.plot import plot_run, read_metrics, summary
 
+CLM, MLM, MIXED = "clm", "mlm", "clm + mlm"
+
 
 def write_log(folder, phases):
     """Write the log of a run with a line for each of phases, all with validation losses."""
     lines = [dict(step=i, phase=phase, loss=3.0, val_clm_loss=i, val_mlm_loss=i) for i, phase in enumerate(phases)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-CLM, MLM, MIXED = "clm", "mlm", "clm + mlm"
 
 
 def test_the_summary_goes_by_the_phases_of_the_log(tmp_path):

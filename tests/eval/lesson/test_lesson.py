@@ -30,6 +30,7 @@ tokenizer = read_tokenizer("embedded")
 LESSON = (ROOT / "LESSON.md").read_text()
 EXERCISES = (ROOT / "docs/exercises.md").read_text()
 DIFFS = re.findall(r"```diff\n(.*?)```", LESSON, re.S)
+lesson = runpy.run_path(str(ROOT / "eval/lesson/__main__.py"))["main"]
 
 
 def commands(text):
@@ -225,9 +226,6 @@ def test_predictions_are_the_models(model):
         p = [clm[i - 1, token]] * (i > 0) + [mlm[i, token]]
         shown = re.findall(r"(?<=  )[\d.]+%(?=  )", lines[i])
         assert shown == [f"{each:.1%}" for each in p] * (token != tokenizer.mask_id)
-
-
-lesson = runpy.run_path(str(ROOT / "eval/lesson/__main__.py"))["main"]
 
 
 def test_the_batch_is_the_next_of_the_run(undisturbed, tmp_path, capsys):

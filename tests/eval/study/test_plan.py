@@ -22,6 +22,7 @@ from runtime import resolve_auto
 from study_helpers import facts_of, plan_of, write_result
 
 HERE = Path(__file__).parent
+REFUSED = (HERE / "refused.txt").read_text().strip().split("\n\n")[1:]
 
 
 def test_the_plan_of_the_papers_study(monkeypatch):
@@ -104,9 +105,6 @@ def test_the_plan_follows_edits_of_train(tmp_path):
     assert [*dict(schedule_problems(runs.values(), falls))] == ["row0-seed-1"]
 
 
-REFUSED = (HERE / "refused.txt").read_text().strip().split("\n\n")[1:]
-
-
 @pytest.mark.parametrize("case", REFUSED, ids=range(len(REFUSED)))
 def test_what_cannot_work_is_told_together_before_any_work(run, case):
     expected, *lines = case.splitlines()
@@ -136,15 +134,15 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     train = f"--device=cpu --data={data_dir}"
     before = dict(out_dir=tmp_path, train=train, checkpoints="x/ckpt-9.pt", rates="1e-3")
 
-    def plan_with(b=rows["b"], **now):
-        table = [(name, *row) for name, row in (rows | {"b": b}).items()]
+    def plan_with(a=rows["a"], b=rows["b"], **now):
+        table = [(name, *row) for name, row in (rows | {"a": a, "b": b}).items()]
         plan = plan_of(**before | dict(runs=(*table,), tasks="sst2") | now)
         return plan, plan.runs["b", 1], [(plan.models[i], "sst2", 1e-3, 1) for i in (2, 3)]
 
     def refused(**now):
         plan, run, points = plan_with(**now)
         found = [line for line in carry_out.problems_of(plan, [run], points) if " was given " in line[1]]
-        return "+".join(name.partition(",")[0] for name, _ in found), " ".join({why for _, why in found})
+        return "+".join(dict.fromkeys(name.partition(",")[0] for name, _ in found)), " ".join({why for _, why in found})
 
     plan, run, points = plan_with()
     jobs = [carry_out.training(run, 1), *(carry_out.finetuning(plan, *point) for point in points)]
@@ -165,6 +163,7 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
         (dict(train=f"--data={mixture}"), trained, fingerprint(mixture), fingerprint(str(data_dir))),
         (dict(train=f"{train} --dtype={other}"), trained, f"dtype={other}", f"dtype={used}"),
         (dict(b=("a", rows["b"][1].replace("1e", "2e"))), trained, "lr=0.0002", "lr=0.0001"),
+        (dict(a=("", "--lr=1e-3")), trained, "lr of a=0.001", "lr of a=0.003"),
         (dict(b=("c", rows["b"][1])), trained, "begins_with=c-seed-1/ckpt-650.pt", "begins_with=a-seed-1/ckpt-650.pt"),
         (dict(finetune="--batch_size=7"), f"{ours}+{given}", "batch_size=7", "batch_size=32"),
         (dict(checkpoints="y/x/ckpt-9.pt"), given, "init_from=y/x/ckpt-9.pt", "init_from=x/ckpt-9.pt"),
@@ -181,7 +180,23 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     assert json.loads(path.read_text()) == record and (jobs[0].folder / "config.json").exists()
     assert carry_out.differs("init_from", "out/a", "") and carry_out.differs("init_from", "", "out/a")
     path.unlink()
-    assert refused(b=("a", "--lr=2e-4"))[0] == f"{ours}+{ours}"  # the run is of before there were records
+    assert refused(b=("a", "--lr=2e-4"))[0] == ours  # the run is of before there were records
+    branch = carry_out.decides(plan.runs["c", 1])  # the schedule of the steps that it shares is its own
+    assert "lr of a" not in branch and branch["mask_ratio of a"] == 0.4
+
+
+def test_a_given_checkpoint_is_the_one_that_the_results_are_of(tmp_path, encoder):
+    path, state, found = tmp_path / "x" / "ckpt-9.pt", checkpoint.load(encoder), []
+    plan = plan_of(runs="", checkpoints=path, rates="1e-3", out_dir=tmp_path)
+    path.parent.mkdir()
+    for log in ({"log": 5}, {"log": 5}, {"log": 6}, None):  # None: it is gone
+        checkpoint.save(path, state | log) if log else path.unlink()
+        carry_out.content_of.cache_clear()
+        job = carry_out.finetuning(plan, *plan.points()[0])
+        found.append([why for _, why in carry_out.changed(job, "")])
+        job.folder.mkdir(parents=True, exist_ok=True)
+        begin(job) if len(found) == 1 else None
+    assert found[:2] == [[], []] == [*found[3:], []] and "ckpt-9.pt', 'fingerprint': " in found[2][0]
 
 
 def tuned(plan, model, rate, seed=1, **result):

@@ -31,8 +31,7 @@ def test_the_sum_of_a_t_and_a_normal():
 
 def test_bootstrap_variances():
     """Of an accuracy and of a ratio, against the delta method; and two runs see the same resamples."""
-    rng = np.random.default_rng(0)
-    n = 400
+    rng, n = np.random.default_rng(0), 400
     right = (rng.random((2, n)) < 0.7).astype(np.float32)
     accuracy = np.stack([right, np.ones_like(right)], -1)[:, :, None]  # (2 runs, n, 1 class, 2)
     weight = rng.integers(0, 5, n).astype(np.float32)

@@ -98,8 +98,7 @@ def test_a_job_runs_no_code_that_has_changed_since_the_study_began(tmp_path):
 
 def test_a_failing_job_and_one_that_runs_elsewhere_stop_nothing(tmp_path, encoder, tasks_dir, monkeypatch, capsys):
     monkeypatch.setattr(jobs, "start_server", lambda environment: server)  # it has the libraries already
-    study = runpy.run_path(str(ROOT / "eval/study/__main__.py"))["study"]
-    broken = tmp_path / "broken/ckpt-7.pt"
+    study, broken = runpy.run_path(str(ROOT / "eval/study/__main__.py"))["study"], tmp_path / "broken/ckpt-7.pt"
     broken.parent.mkdir()
     shutil.copy(encoder, broken)
     flip_bit(broken, byte=encoder.stat().st_size // 2)

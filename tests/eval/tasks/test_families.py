@@ -115,8 +115,7 @@ def test_a_words_tag_is_the_majority_of_its_tokens_and_words_cut_off_are_o():
     assert len(item.ids) == 8 and n >= 3, "the word must have several tokens for this test"
     output = np.zeros((8, 4))
     output[:n, 2], output[0, 3], output[n:, 3] = 1, 2, 3  # X wins the first word by n - 1 to 1
-    predicted = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept)
-    e = np.exp(1)
+    predicted, e = ["B-X"] + ["B-Y"] * (kept - 1) + ["O"] * (11 - kept), np.exp(1)
     of_x = [e / (e + 2 + e**2), *[e / (e + 3)] * (n - 1)]  # on each token of the first word
     probability = pytest.approx([np.mean(of_x)] + [e**3 / (e**3 + 3)] * (kept - 1) + [0] * (11 - kept), abs=1e-6)
     (line,) = lines_of(tc, lambda _: [output], [sentence])
@@ -271,6 +270,13 @@ def test_what_is_longer_than_the_length_is_counted_in_each_split(name, fits, exa
     task.count_too_long()
     counts = {rule.partition(":")[0]: n for rule, n in task.dataset.counts.items()}
     assert counts == {"train": 1, "validation": 2, "test": 0} and task.max_len == 64
+
+
+def test_a_question_is_cut_only_if_the_context_does_not_fit_beside_it():
+    task, question = family("qa"), "the" + " the" * (54 - len(PROMPT))
+    for n, prompt, windows in (0, 50, 1), (1, 50, 1), (13, 50, 1), (14, 49, 1), (31, 32, 1), (32, 32, 2):
+        items = task.items(asked(" the" * n, question=question), "test")
+        assert (items[0].extra[1], len(items)) == (prompt, windows) and len(items[0].ids) == prompt + min(n, 31) + 1
 
 
 @pytest.mark.parametrize("prompts", [("Query: ", "Document: "), ("", "")])

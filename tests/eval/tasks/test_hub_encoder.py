@@ -23,6 +23,7 @@ from eval.tasks.result import build, evaluate, origin
 from eval.tasks.retriever import STUDY, choose
 
 transformers = pytest.importorskip("transformers")
+RETRIEVERS = cases("retrievers")  # a kind of model, the files of sentence-transformers, why it is refused
 
 
 @pytest.fixture(scope="session")
@@ -112,9 +113,6 @@ def test_a_folder_without_some_weights_is_refused(folders, tmp_path):
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="tensors are missing: encoder.layer.1.output.dense.bias"):
         hub_encoder.open_newest(folder)
-
-
-RETRIEVERS = cases("retrievers")  # a kind of model, the files of sentence-transformers, why it is refused
 
 
 def write_retriever(folder, case=RETRIEVERS[0]):

@@ -17,10 +17,12 @@ from errors import DataError
 from eval.tasks.families import FAMILIES
 from eval.tasks.readers import SPLITS, Pair, Sentence, Text, by_set
 from eval.tasks.registry import METRICS, TASKS
-from eval.tasks.result import test_set_id as checksum
+from eval.tasks.result import data_id
 from eval.tasks.retriever import STUDY
 
 DECLARED = parts_of("declared.txt")
+TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
+IDS = "d{}".format, "{:03}".format, "a b {}".format, "é{}".format, 'in "{}"'.format, "'{}'".format, "{}".format, int
 
 
 def run_docs(folder, *words):
@@ -43,7 +45,7 @@ def test_each_named_data_set_is_read_as_declared(miniatures, task):
     data = load(name, folder=miniatures, zero_shot=bool(zero_shot))
     sizes = [{part: len(examples) for part, examples in by_set(getattr(data, split)).items()} for split in SPLITS]
     lines = [f"family {data.family}, main metrics {data.main}", f"labels {data.labels}", f"sizes {sizes}"]
-    lines += [f"test set {checksum(data.test)}", f"counts {data.counts}"]
+    lines += [f"test set {data_id(data.test)}", f"counts {data.counts}"]
     lines.append(f"first example {(data.train if data.train and data.family == 'ir' else data.test)[0]}")
     for part in by_set(data.test).values() if name == "msmarco" else ():
         corpus, validation = data.corpora[part[0].corpus], by_set(data.validation).get(part[0].set, [])
@@ -61,9 +63,6 @@ def test_no_text_of_an_embedded_task_is_in_two_splits(family):
     else:
         splits = [{example.key for example in getattr(data, split)} for split in SPLITS]
     assert sum(map(len, splits)) == len(set().union(*splits))
-
-
-TABLE = "text,label\n" + "".join(f"t{i},{i % 2}\n" for i in range(9))
 
 
 def own(files, train, test=TABLE, **fields):
@@ -89,6 +88,22 @@ def test_labels_come_from_training(files):
     for rows in ("", "x,1\ny,1\nz,1\n", "x,1\ny,0\n", "x,1\nx,0\n"):
         with pytest.raises(DataError, match="train.csv: "):
             own(files, "text,label\n" + rows)
+    with pytest.raises(DataError, match="test.csv: all examples of test are 3.0"):  # no correlation is defined
+        own(files, TABLE, "text,label\nx,3\ny,3\n", metric="pearson")
+
+
+def test_data_that_are_not_the_same_are_told_apart(files, tmp_path):
+    tests = "text,label\nx,1\n", "text,label\ny,1\n"
+    def id_of(data):
+        return data_id(data.train, data.validation, data.test, *map(dict.items, data.corpora.values()))
+
+    found = [id_of(own(files, TABLE + more, test)) for more in ("", "new,0\n", "new,1\n", "") for test in tests]
+    for document in "this", "that":
+        folders = [files.beir(f"{i}/{document}", 40, 2, documents=[document] * 44) for i in "ab"]
+        a, b = (id_of(load(family="ir", corpus=folder)) for folder in folders)
+        found.append(a)
+        assert a == b  # wherever they are
+    assert found[:2] == found[6:8] and len({*found}) == len(found) - 2
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -98,9 +113,8 @@ def test_labels_that_training_does_not_have_are_counted(files, split, case):
     paths[split] = files.put("other.csv", case["other"])
     data, n = load(family=case["family"], **paths), sum(case["unknown"].values())
     rule = f"{split}: labels that training does not have, {case['unknown']}"
-    lines = data.summary().split("\n")
-    assert [line for line in lines if "not have" in line] == [f"{rule}: {n}"] * (n > 0)
-    assert lines[1] == "examples: " + str({part: len(getattr(data, part)) for part in SPLITS})
+    assert [line for line in data.summary().split("\n") if "not have" in line] == [f"{rule}: {n}"] * (n > 0)
+    assert f"\nexamples: { {part: len(getattr(data, part)) for part in SPLITS} }\n" in data.summary()
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +165,6 @@ def test_other_forms_by_the_lines_of_the_page(files, miniatures):
     run_docs(files.folder, "train.conll")
     path = f"{files.folder}/train.conll"
     assert load(family="tc", train=path, validation=path, test=path).test == [Sentence(["a", "b"], ["B-X", "O"])] * 2
-
-
-IDS = "d{}".format, "{:03}".format, "a b {}".format, "é{}".format, 'in "{}"'.format, "'{}'".format, "{}".format, int
 
 
 def write_folder(files, draw):
