@@ -236,6 +236,7 @@ def ladder():
     for tasks, (narrow, wide) in leads.items():
         change = with_interval(each[0] for each in differences(wide, narrow).values())
         print(f"lead of 25 % CLM at width 128 minus that at width 64, {' and '.join(tasks)}: {change}")
+    over_seeds("width 256, 5,000 steps", choose(models(rows, "w256-(.+)-13")), pairs[:1])
     over_seeds("width 64 in float32", choose(models(rows, "w64-(.+)-13-fp32")), [("first25", "clm25")])
 
 
