@@ -182,7 +182,7 @@ def test_what_cannot_work_gives_no_result(run, encoder, data, tuned, tmp_path, m
     assert set(os.listdir(tmp_path / "out")) <= {"lock", "metrics.jsonl"}
 
 
-def test_what_is_counted_is_said_before_training_and_stays_in_the_result(fine_tune, data):
+def test_what_is_counted_is_said_before_training_and_stays_in_the_result(fine_tune, data, tuned, tagged):
     """Half of the labels are unknown, and some texts are too long."""
     lines = (data / "test.csv").read_text().replace("True", "true").splitlines()
     (data / "odd.csv").write_text("\n".join([*lines[:41], *("alpha " * 70 + line for line in lines[41:44])]))
@@ -191,3 +191,5 @@ def test_what_is_counted_is_said_before_training_and_stays_in_the_result(fine_tu
     unknown, cut = "test: labels that training does not have, {'true': 22}", "test: texts cut to 64 tokens"
     assert f"\n{unknown}: 22\n" in before and f"\n{cut}: 3\n" in before
     assert read(folder)["counts"].items() >= {unknown: 22, cut: 3}.items()
+    same, other = (read(run)["settings"]["data"] for run in (tuned[1], tagged[0][1]))
+    assert read(folder)["settings"]["data"] == same != other and read(folder)["test_set"] != read(tuned[1])["test_set"]

@@ -191,7 +191,8 @@ def training(run, processes):
 def decides(run):
     """Return what decides a run: its settings, its seed, the content of its data and what it begins with.
 
-    With what decided that run, but for the schedule of shared steps, which is the run's own.
+    For a run that begins with another, this has what decided that one, too. Of the steps that they share, the schedule
+    is left out, because the run's own settings have it.
     """
     data = {"path": run.settings.data, "fingerprint": fingerprint(run.settings.data)}
     found = run.settings | {"seed": run.train_seed, "begins_with": "", "data": data}
