@@ -185,8 +185,12 @@ def make_in_worker(piece):
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    files = find_files, cfg.source, cfg.text_field
-    for load, *values in (refuse_existing, cfg.out), files, (read_tokenizer, cfg.tokenizer), (part_of, cfg.part):
+    for load, *values in (
+        (refuse_existing, cfg.out),
+        (find_files, cfg.source, cfg.text_field),
+        (read_tokenizer, cfg.tokenizer),
+        (part_of, cfg.part),
+    ):
         try:
             load(*values)
         except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read

@@ -63,21 +63,21 @@ def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind, recwarn):
 
 
 def test_a_folder_is_read_in_order(tmp_path, capsys):
-    """Links to files are followed, links to folders are not; what is not read is counted and said."""
+    """Links to files are followed, to folders not; a file is read once; what is not read is counted and said."""
     folder, outside = tmp_path / "in", tmp_path / "outside"
     files = {"in/a.md": "from md", "in/b/1.TXT": "from txt", "in/table.csv": "no,text", "in/e.txt": ""}
     for name, text in (files | {"outside/3.txt": "linked"}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    write_texts(folder / "b/2.jsonl.gz", ["from jsonl", " \n ", "last"])
-    (folder / "c").symlink_to(outside)
-    (folder / "d.txt").symlink_to(outside / "3.txt")
-    (folder / "b" / "loop").symlink_to(folder)
+    for name in "b/2.jsonl.gz", "b/2.jsonl":  # of one content
+        write_texts(folder / name, ["from jsonl", " \n ", "last"])
+    for link, target in ("c", outside), ("d.txt", outside / "3.txt"), ("b/loop", folder), ("z.txt", folder / "a.md"):
+        (folder / link).symlink_to(target)
     os.mkfifo(folder / "f.txt")
     assert list(read_documents(folder, "text")) == ["from md", "from txt", "from jsonl", "last", "linked"]
     prepare(folder, tmp_path / "out")
     said = capsys.readouterr().out
-    for words in "files that are read: 4", "left out: 3, .*loop", "left out: 1, .*e.txt", "left out: 1, .*table.csv":
+    for words in "read: 4", "out: 3, .*loop", "out: 1, .*e.txt", "out: 1, .*csv", "out: 2, .*2.jsonl.gz: the same file":
         assert re.search(words, said)
 
 
