@@ -83,11 +83,10 @@ def write_whole(path, write):
 
     An error, such as a full disk, leaves what was at `path` before and removes the temporary file. A link stays: the
     file that it names is written, and made if it is missing. What is there but is not a regular file, such as a pipe or
-    /dev/stdout, is written directly.
+    a device, is written directly.
     """
-    is_device = Path(path).parent == Path("/dev")  # also /dev/stdout, where that is a file
     real = Path(os.path.realpath(path))
-    if is_device or (os.path.lexists(real) and not real.is_file()):
+    if os.path.lexists(real) and not real.is_file():
         with open(path, "wb") as file:
             write(file)
         return

@@ -185,8 +185,12 @@ def make_in_worker(piece):
 
 def check(cfg):
     """Yield what is wrong with the settings."""
-    files = find_files, cfg.source, cfg.text_field
-    for load, *values in (refuse_existing, cfg.out), files, (read_tokenizer, cfg.tokenizer), (part_of, cfg.part):
+    for load, *values in (
+        (refuse_existing, cfg.out),
+        (find_files, cfg.source, cfg.text_field),
+        (read_tokenizer, cfg.tokenizer),
+        (part_of, cfg.part),
+    ):
         try:
             load(*values)
         except (DataError, OSError) as error:  # the latter: a name that is too long, a folder that cannot be read
@@ -209,6 +213,9 @@ def prepare(source, out, tokenizer="embedded", **settings):
     print(f"{cfg.source}: files that are read: {len(found)}")
     for why, paths in left_out.items():
         print(f"left out: {len(paths)}, such as {paths[0]}: {why}")
+    sample = "".join(itertools.islice(read_file(found[0], cfg.text_field), 100))[:100_000]
+    if lost := {*sample} - {*tokenizer.decode(tokenizer.encode(sample))}:
+        print(f"characters of the first documents that the tokenizer changes or drops: {sorted(lost)!s:.200}")
 
     files = {path: size_and_time(path) for path in found}
     size = sum(size for size, _ in files.values())
@@ -241,11 +248,9 @@ def prepare(source, out, tokenizer="embedded", **settings):
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():
         print(
-            f"{out.name}, {name}: {split['documents']:,} documents, {split['tokens']:,} tokens, "
-            f"{split['bytes'] / split['tokens']:.2f} bytes per token"
+            f"{out.name}, {name}: {split['documents']:,} documents (left out: {split['empty']:,} without text), "
+            f"{split['tokens']:,} tokens, {split['bytes'] / split['tokens']:.2f} bytes per token"
         )
-        if split["empty"]:
-            print(f"left out: {split['empty']:,} documents without text")
     return meta
 
 

@@ -48,8 +48,10 @@ def load_meta(folder):
     """
     folder = Path(folder)
     if not (folder / "meta.json").is_file():
-        what = " is not a prepared folder (no meta.json)" if folder.exists() else ": no such folder"
-        raise DataError(f"{folder}{what}; prepare it: python -m data.prepare --source=TEXTS --out=FOLDER")
+        raise DataError(
+            f"{folder} is not a prepared folder (it has no meta.json), or there is no such folder; prepare it: "
+            "python -m data.prepare --source=TEXTS --out=FOLDER"
+        )
     with refuse_malformed(
         f"{folder} is damaged, or was not prepared by this version: prepare the text again, into another folder "
         "(python -m data.prepare --source=... --out=...)"
@@ -71,12 +73,10 @@ def token_dtype(vocab_size):
 
 
 def shard_files(folder, meta):
-    """Return (path, its entry in meta) of each shard."""
-    files = []
+    """Yield (path, its entry in meta) of each shard."""
     for split in meta["splits"].values():
         for shard in split["shards"]:
-            files.append((Path(folder, shard["file"]), shard))
-    return files
+            yield Path(folder, shard["file"]), shard
 
 
 def changed_shard_in_background(data):

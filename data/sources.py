@@ -20,7 +20,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from data.files import NOT_UTF8, foreign
+from data.files import foreign
 from data.tokenizer import optional_package
 from errors import DataError
 
@@ -74,7 +74,7 @@ def read_lines(path, start, end):
     with open_lines(path) as lines:
         if start > 0:  # what is compressed begins at 0
             lines.seek(start)
-        elif what := foreign(lines.peek(), NOT_UTF8):
+        elif what := foreign(lines.peek()):
             raise DataError(f"it is {what}")
         position = start
         for number, line in enumerate(lines, 1 if start == 0 else 2):
@@ -104,9 +104,8 @@ def decode(data, first):
         return data.decode()
     except UnicodeDecodeError as error:
         number = first + data.count(b"\n", 0, error.start)
-        byte = data[error.start]
         raise DataError(
-            f"line {number}: byte 0x{byte:02x} is not UTF-8: if all of the file is Latin-1, convert it "
+            f"line {number}: byte 0x{data[error.start]:02x} is not UTF-8: if all of the file is Latin-1, convert it "
             "(iconv -f LATIN1 -t UTF-8), otherwise mend the line"
         ) from None
 
@@ -172,7 +171,6 @@ READERS = {  # by what the name ends in, or by the first four bytes, which win
     ".pq": read_parquet,
     b"PAR1": read_parquet,
 }
-READABLE = ".txt, .md, .jsonl and .json lines with the text field, also .gz and .zst, and .parquet"
 # Files of a folder that are not data: hidden ones, those of tools such as Spark (_SUCCESS), and texts about the data.
 NO_DATA = (
     r"(?i)(^|/)([._~]|((readme|licen[cs]e)[^/]*|copying|notice|citation|changelog|contributing|code_of_conduct|authors|"
@@ -180,9 +178,14 @@ NO_DATA = (
 )
 
 
+def without_compression(path):
+    """Return a path without the extension of a compression, such as a.txt for a.txt.gz."""
+    return re.sub(r"(?i)\.(gz|zst)$", "", path)
+
+
 def format_of(path):
     """Return the extension of a name without that of a compression, such as .txt for a.txt.gz."""
-    return Path(re.sub(r"\.(gz|zst)$", "", path.name.lower())).suffix
+    return Path(without_compression(path.name.lower())).suffix
 
 
 def reader_of(path):
@@ -191,7 +194,7 @@ def reader_of(path):
         head = lines.peek()
     if reader := READERS.get(head[:4]):
         return reader
-    if (what := foreign(head)) and not format_of(path).startswith(".htm"):
+    if what := foreign(head):
         raise DataError(f"it is {what}")
     is_object = re.match(rb'(\xef\xbb\xbf)?\{[ \t]*"', head)
     return read_jsonl if is_object else READERS.get(format_of(path), read_text)
@@ -207,11 +210,12 @@ def why_left_out(path, source, field):
             return "hidden, about the data, or no file"
         if kind not in ("", *READERS):
             return "of another format, by the name"
+    is_text = path == source or kind not in ("", ".json")  # else it may be something else
     try:
-        if path == source or kind or reader_of(path) is not read_text:
+        if is_text or reader_of(path) is not read_text:
             return "" if any(read_file(path, field)) else "without text"
     except Exception:
-        if path == source or kind not in ("", ".json"):
+        if is_text:
             raise
     return f"neither named as text nor JSON lines with {field!r}"
 
@@ -241,12 +245,20 @@ def find_files(source, text_field):
     else:
         raise DataError(f"no such file or folder: {str(source)!r} (pipes and devices cannot be read twice)")
     groups = defaultdict(list)
+    names = set()  # of the files that are read, also where links lead
     for file in found:
-        groups[why_left_out(file, path, text_field)].append(file)
+        name = without_compression(os.path.realpath(file))
+        why = "the same file again, as a link or compressed" if name in names else why_left_out(file, path, text_field)
+        if not why:
+            names.add(name)
+        groups[why].append(file)
     files = groups.pop("", [])
     if not files:
         why = "; ".join(groups) or "it is empty"
-        raise DataError(f"{path}: nothing can be read: {why}. Read are {READABLE}, and any plain text by name")
+        raise DataError(
+            f"{path}: nothing can be read: {why}. Read are .txt, .md, .jsonl and .json lines with the text field, also "
+            ".gz and .zst, and .parquet, and any plain text by name"
+        )
     return files, groups
 
 
@@ -267,5 +279,6 @@ def read_file(file, text_field, start=0, end=END):
                 pass
         if isinstance(error, DataError):
             raise DataError(f"{file}, {error}") from error
-        fault = f"{type(error).__name__}: {error}"
-        raise DataError(f"{file}, after {place}: damaged or unreadable: {fault}: get it again") from error
+        raise DataError(
+            f"{file}, after {place}: damaged or unreadable: {type(error).__name__}: {error}: get it again"
+        ) from error

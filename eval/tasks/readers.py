@@ -25,7 +25,6 @@ from eval.tasks.metrics import entities
 SPLITS = ("train", "validation", "test")
 TABLES = (".tsv", ".txt", ".csv", ".jsonl")
 OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", has lines that convert some'
-OWN_NAMES = "name yours by --columns and --label (sc, tc), by numbers from 0 if there is no header"
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
 
 
@@ -124,15 +123,15 @@ def lines(path):
 # Tables
 
 
-def rows(path, columns, counts=None):
+def rows(path, columns, counts):
     """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
 
     path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line). In
         JSON, a column that only the first row has is None in the others.
     columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
         .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
-    counts: where to count the lines of those with more or fewer fields than the first, which are left out if they are
-        at most 1 % (GLUE's files have a few). Without it each of them is an error.
+    counts: where to count the lines with more or fewer fields than the first, which are left out if they are at most
+        1 % (GLUE's files have a few), and the fields of .tsv or .txt that look quoted.
     """
     first = {}
     kind = format_of(Path(path))
@@ -146,8 +145,11 @@ def rows(path, columns, counts=None):
         first = first or row
         for column, expected in columns.items():
             if column not in first:
-                names = f"{[*row]}, divided by commas in a .csv, by tabs in a .tsv or .txt; {OWN_NAMES}; {OTHER_FORM}"
-                raise DataError(f"{path}, line 1: no column {column!r}; the columns are {names}")
+                raise DataError(
+                    f"{path}, line 1: no column {column!r}; the columns are {[*row]}, divided by commas in a .csv, by "
+                    "tabs in a .tsv or .txt; name yours by --columns and --label (sc, tc), by numbers from 0 if there "
+                    f"is no header; {OTHER_FORM}"
+                )
             if not isinstance(row.setdefault(column), expected):
                 kind = getattr(expected, "__name__", expected)  # a union has no name
                 raise DataError(f"{location}: {column} is {row[column]!r:.200}, expected {kind}")
@@ -170,15 +172,15 @@ def delimited_rows(path, kind, columns, counts):
         raise DataError(f"{first}: two columns have the same name: {header}")
     n_right = 0
     wrong = []
+    quoted = 'lines with a field such as "a ""b""", whose quotes stay: only .csv has quoting, and that once'
     for location, fields in table:
+        counts[quoted] += any(re.fullmatch('".*"".*"', field) for field in fields)
         if len(fields) == len(header):
             n_right += 1
             yield location, dict(zip(header, fields))
         elif any(fields):
             wrong.append(f"{location}: {len(fields)} fields, but line 1 has {len(header)}")
-    if not wrong:
-        return
-    if counts is None or len(wrong) > n_right / 100:
+    if len(wrong) > n_right / 100:
         raise DataError(f"{wrong[0]}; and {len(wrong) - 1} more such lines")
     counts["lines left out, with another number of fields than the first"] += len(wrong)
 
@@ -288,7 +290,7 @@ def read_sentences(path, task, counts):
 
 def read_questions(path, task, counts):
     """Yield the Questions of a table. An answer starts where the context has its text, else at -1; "" is no answer."""
-    for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}), 1):
+    for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}, counts), 1):
         context = row["context"]
         given = row["answers"]
         try:
@@ -303,18 +305,12 @@ def read_questions(path, task, counts):
 
 
 def find_answer(answer, start, context, counts):
-    """Return where the answer is in the context: at `start`, else at the nearest place that has it, else -1.
-
-    If `start` is wrong, it may count bytes of UTF-8, or units of UTF-16, whose numbers are between both.
-    """
+    """Return where the answer is in the context: at `start`, else at the nearest place that has it, else -1."""
     if start >= 0 and context.startswith(answer, start):
         return start
-    places = {}  # {place: how far it is from start}
-    for match in re.finditer(f"(?={re.escape(answer)})", context):
-        n = match.start()
-        places[n] = min(abs(n - start), abs(len(context[:n].encode(errors="replace")) - start))
+    places = [match.start() for match in re.finditer(f"(?={re.escape(answer)})", context)]
     counts["answers moved to the nearest place that has them" if places else "answers not in their context"] += 1
-    return min(places, key=places.get, default=-1)
+    return min(places, key=lambda place: abs(place - start), default=-1)
 
 
 def to_train_on(questions, counts):
@@ -335,7 +331,7 @@ def to_train_on(questions, counts):
 
 def read_pairs(path, task, counts):
     """Yield the Pairs of a table with query and document."""
-    for _, row in rows(path, {"query": str, "document": str}):
+    for _, row in rows(path, {"query": str, "document": str}, counts):
         yield Pair(row["query"], row["document"])
 
 
@@ -352,7 +348,7 @@ def read_texts_by_id(path, counts, form="", wanted=None):
     """
     texts = {}
     for file in find_files(path):
-        for location, row in rows(file, {"_id": str | int, "text": str if form else object}):
+        for location, row in rows(file, {"_id": str | int, "text": str if form else object}, counts):
             id, title, text = str(row["_id"]), row.get("title"), row["text"]
             if form and title and not isinstance(title, str):
                 raise DataError(f"{location}: title is {title!r:.200}, expected text or null")

@@ -27,10 +27,6 @@ METRICS = {  # by family: groups of metrics, the field's main one first; those o
 SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus form"}  # by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
 VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
-OWN_FOLDER = (
-    "A BEIR folder has corpus.jsonl, queries.jsonl and qrels/test.tsv. "
-    "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or validation=FOLDER/qrels/NAME.tsv"
-)
 TABLE = configparser.ConfigParser(interpolation=None, delimiters="=")
 TABLE.read_string(Path(__file__).with_name("datasets.ini").read_text(encoding="utf-8"))
 TASKS = {name: fields for name, fields in TABLE.items() if fields and "/" not in name}
@@ -93,7 +89,10 @@ def missing(task):
     if task.source:
         absent += f"Get them from {task.source}".splitlines()
     elif task.judged:
-        absent.append(OWN_FOLDER)
+        absent.append(
+            "A BEIR folder has corpus.jsonl, queries.jsonl and qrels/test.tsv. "
+            "To validate on, give qrels/dev.tsv, or qrels/train.tsv, or validation=FOLDER/qrels/NAME.tsv"
+        )
     return "\n  ".join(["missing:", *absent])
 
 

@@ -68,8 +68,7 @@ class Dataset:
         lines += [f"{rule}: {count:,}" for rule, count in self.counts.items()]
         lines.append("The first example, as it was read:")
         for name, value in (self.train or self.test)[0]._asdict().items():
-            if value != "":
-                lines.append(f"  {name:10}{textwrap.shorten(str(value), 160)}")
+            lines.append(f"  {name:10}{textwrap.shorten(str(value), 160)}")
         return "\n".join(lines)
 
 
@@ -87,11 +86,13 @@ def read(task, full_corpus=True):
     counts = Counter()
     parts = retrieval_splits(task, full_corpus, counts) if task.family == "ir" else example_splits(task, counts)
     labels = label_names(task, parts)
-    seen = {example.key for example in parts["train"]}
-    for split in "validation", "test":
-        counts[f"{split}: examples whose text, context or query is in train, too"] = sum(
-            example.key in seen for example in parts[split]
-        )
+    seen = {}
+    for split in SPLITS:
+        for other, keys in seen.items():
+            counts[f"{split}: examples whose text, context or query is in {other}, too"] = sum(
+                example.key in keys for example in parts[split]
+            )
+        seen[split] = {example.key for example in parts[split]}
         if labels:
             unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
             counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()

@@ -62,23 +62,22 @@ def test_the_ranges_of_a_file_have_its_documents(tmp_path, kind, recwarn):
     assert len(cut_places(path, 1)) - 1 == most and not recwarn.list  # of a file that was left open
 
 
-def test_a_folder_is_read_in_order(tmp_path, capsys):
-    """Links to files are followed, links to folders are not; what is not read is counted and said."""
+def test_a_folder_is_read_in_order_each_file_once_without_linked_folders_and_what_is_left_out_is_said(tmp_path, capsys):
     folder, outside = tmp_path / "in", tmp_path / "outside"
     files = {"in/a.md": "from md", "in/b/1.TXT": "from txt", "in/table.csv": "no,text", "in/e.txt": ""}
     for name, text in (files | {"outside/3.txt": "linked"}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    write_texts(folder / "b/2.jsonl.gz", ["from jsonl", " \n ", "last"])
-    (folder / "c").symlink_to(outside)
-    (folder / "d.txt").symlink_to(outside / "3.txt")
-    (folder / "b" / "loop").symlink_to(folder)
+    for name in "b/2.jsonl.gz", "b/2.jsonl":  # of one content
+        write_texts(folder / name, ["from jsonl", " \n ", "last"])
+    for link, target in ("c", outside), ("d.txt", outside / "3.txt"), ("b/loop", folder), ("z.txt", folder / "a.md"):
+        (folder / link).symlink_to(target)
     os.mkfifo(folder / "f.txt")
     assert list(read_documents(folder, "text")) == ["from md", "from txt", "from jsonl", "last", "linked"]
     prepare(folder, tmp_path / "out")
     said = capsys.readouterr().out
-    for words in "files that are read: 4", "left out: 3, .*loop", "left out: 1, .*e.txt", "left out: 1, .*table.csv":
-        assert re.search(words, said)
+    for words in "read: 4", "out: 3, .*loop", "out: 1, .*e.txt", "out: 1, .*csv", "out: 2, .*2.jsonl.gz: the same file":
+        assert re.search(words, said) and "drops" not in said
 
 
 def test_what_is_no_data_is_left_out(tmp_path):
@@ -95,11 +94,12 @@ def test_what_is_no_data_is_left_out(tmp_path):
     assert {str(path.relative_to(tmp_path)) for paths in left_out.values() for path in paths} == content.keys()
 
 
-def test_broken_surrogates_in_json(tmp_path):
+def test_broken_surrogates_in_json_are_replaced_and_said(tmp_path, capsys):
     lines = ["For validation.", "half \\ud83d pair", "whole \\ud83d\\ude00"]
     (tmp_path / "a.jsonl").write_text("\n\n".join(f'{{"body": "{line}"}}' for line in lines))
     prepare(tmp_path / "a.jsonl", tmp_path / "out", text_field="body", val_fraction=0.3)
     assert texts(tmp_path / "out", "train") == ["half \ufffd pair", "whole 😀"]
+    assert r"tokenizer changes or drops: ['\ud83d']" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name, content, message", CASES["bad lines"])

@@ -57,11 +57,11 @@ def test_a_file_is_read_or_its_fault_is_named_with_file_and_line(folder, file):
         read(reader, path, **fields)
 
 
-def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred(files):
-    lines = [f"t{i}\t{i % 2}\n" for i in range(100)]
+def test_ragged_lines_of_a_tsv_are_counted_up_to_one_in_a_hundred_and_so_are_quotes(files):
+    lines = ['"a ""b"""\t0\n', '"a" ""b\t1\n'] + [f"t{i}\t{i % 2}\n" for i in range(98)]
     text = "text\tlabel\n" + "".join(lines[:7]) + "half a line\n" + "".join(lines[7:])
     texts, counts = read(read_texts, files.put("a.tsv", text))
-    assert len(texts) == 100 and counts == {"lines left out, with another number of fields than the first": 1}
+    assert len(texts) == 100 and [*counts.values()] == [1, 1] and "with another number of fields" in str(counts)
     with pytest.raises(DataError, match="b.tsv, line 9: 1 fields, but line 1 has 2; and 1 more"):
         read(read_texts, files.put("b.tsv", text + "a\tb\tc\n"))
 
