@@ -248,9 +248,11 @@ def prepare(source, out, tokenizer="embedded", **settings):
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():
         print(
-            f"{out.name}, {name}: {split['documents']:,} documents (left out: {split['empty']:,} without text), "
-            f"{split['tokens']:,} tokens, {split['bytes'] / split['tokens']:.2f} bytes per token"
+            f"{out.name}, {name}: {split['documents']:,} documents, {split['tokens']:,} tokens, "
+            f"{split['bytes'] / split['tokens']:.2f} bytes per token"
         )
+        if split["empty"]:
+            print(f"left out: {split['empty']:,} documents without text")
     return meta
 
 

@@ -48,10 +48,8 @@ def load_meta(folder):
     """
     folder = Path(folder)
     if not (folder / "meta.json").is_file():
-        raise DataError(
-            f"{folder} is not a prepared folder (it has no meta.json), or there is no such folder; prepare it: "
-            "python -m data.prepare --source=TEXTS --out=FOLDER"
-        )
+        what = " is not a prepared folder (no meta.json)" if folder.exists() else ": no such folder"
+        raise DataError(f"{folder}{what}; prepare it: python -m data.prepare --source=TEXTS --out=FOLDER")
     with refuse_malformed(
         f"{folder} is damaged, or was not prepared by this version: prepare the text again, into another folder "
         "(python -m data.prepare --source=... --out=...)"

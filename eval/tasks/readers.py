@@ -305,12 +305,18 @@ def read_questions(path, task, counts):
 
 
 def find_answer(answer, start, context, counts):
-    """Return where the answer is in the context: at `start`, else at the nearest place that has it, else -1."""
+    """Return where the answer is in the context: at `start`, else at the nearest place that has it, else -1.
+
+    If `start` is wrong, it may count bytes of UTF-8, or units of UTF-16, whose numbers are between both.
+    """
     if start >= 0 and context.startswith(answer, start):
         return start
-    places = [match.start() for match in re.finditer(f"(?={re.escape(answer)})", context)]
+    places = {}  # {place: how far it is from start}
+    for match in re.finditer(f"(?={re.escape(answer)})", context):
+        n = match.start()
+        places[n] = min(abs(n - start), abs(len(context[:n].encode(errors="replace")) - start))
     counts["answers moved to the nearest place that has them" if places else "answers not in their context"] += 1
-    return min(places, key=lambda place: abs(place - start), default=-1)
+    return min(places, key=places.get, default=-1)
 
 
 def to_train_on(questions, counts):

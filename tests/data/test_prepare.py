@@ -57,7 +57,7 @@ def test_documents_without_text_are_left_out_and_counted(tmp_path, capsys):
         write_texts(tmp_path / "in.jsonl", [*documents, None, " ", ""])
         splits = prepare(tmp_path / "in.jsonl", tmp_path / name, val_fraction=0.3)["splits"]
         assert [split["empty"] for split in splits.values()] == [3, 0]
-        assert "documents (left out: 3 without text)" in capsys.readouterr().out
+        assert "left out: 3 documents without text" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.49])
