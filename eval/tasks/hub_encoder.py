@@ -84,8 +84,8 @@ def read_folder(folder):
         theirs = library.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if theirs(PROBE).input_ids != engine.encode(PROBE).ids:
             raise ValueError(
-                "AutoTokenizer gives a text other ids than its tokenizer.json, as with another do_lower_case in "
-                "tokenizer_config.json. AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) rewrites both"
+                "AutoTokenizer gives a text other ids than its tokenizer.json. Set do_lower_case, strip_accents or "
+                "add_prefix_space in tokenizer_config.json as in the training of the model"
             )
         whole = engine.encode("a")
         before = whole.ids[: whole.special_tokens_mask.index(0)]  # the ids of what is put before a text
