@@ -147,7 +147,7 @@ def open_newest(path, weights=True, report=print):
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
         try:
-            if candidate.is_dir() or is_model(candidate):
+            if candidate.is_dir():
                 return candidate, hub().load(candidate, report) if weights else {"config": hub().shape(candidate)}
             state = read(candidate, weights)
             if state.get("source", {}).get("model.py", MODEL) != MODEL:

@@ -9,7 +9,6 @@ the hub needs huggingface_hub.
 import json
 import os
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 
@@ -47,6 +46,14 @@ HEADS = "decoder", "fill-mask"  # what is exported with our output head
 # For sentence-transformers: the mean of the hidden states, compared by cosine. encode_query and encode_document put a
 # prompt before a text.
 SENTENCES = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"
+
+
+def quiet_transformers():
+    """Return the module transformers, without its messages."""
+    library = optional_package("transformers")
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    return library
 
 
 def download(name, files):
@@ -206,45 +213,47 @@ def write_folder(state, model, path, folder, kind):
     """
     folder = Path(folder)
     library = optional_package("safetensors.torch")
-    transformers = optional_package("transformers")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    transformers = quiet_transformers()
     with refuse_malformed(f"{path}: its records are not as this version of train.py or finetune.py writes them"):
         role = role_of(state, kind, path)
         class_name, tag, head_names = CLASSES[f"{kind} {role}"]
         weights = hub_weights(state, role, head_names)
-        parameters = sum(x.numel() for x in weights.values())
-        texts = hub_texts(state, kind, role, class_name, title=folder.name, tag=tag, parameters=parameters)
+        texts = hub_texts(
+            state,
+            kind,
+            role,
+            class_name,
+            title=folder.name,
+            tag=tag,
+            parameters=sum(x.numel() for x in weights.values()),
+        )
         if "fine_tuned" in state:
-            sample = state["fine_tuned"]["sample"]
+            tokens, ours = state["fine_tuned"]["sample"]
         else:
             tokens = random_tokens(model.config.vocab_size, model.config.seq_len)
-            hidden = model(tokens[None], causal=role == "decoder")[0]
-            sample = tokens, model.logits(hidden) if role in HEADS else hidden
-    with new_folder(folder, texts) as partial:
-        library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
-
-        def theirs(tokens):
-            output = getattr(transformers, class_name).from_pretrained(partial)(tokens[None])[0][0]
-            return F.normalize(output.mean(0), dim=0) if role == "ir" else output
-
-        check_function(sample, theirs, path)
-        sync(partial / "model.safetensors")
-
-
-@contextmanager
-def new_folder(folder, texts):
-    """Yield a folder with these {file name: text}, which becomes `folder` at the end.
-
-    After an error nothing is left, after a kill FOLDER.*.partial.
-    """
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+            ours = model(tokens[None], causal=role == "decoder")[0]
+            if role in HEADS:
+                ours = model.logits(ours)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")  # after a kill it is left
     partial.mkdir(parents=True)
     try:
         for file, text in texts.items():
             (partial / file).parent.mkdir(exist_ok=True)
             (partial / file).write_text(text, encoding="utf-8")
-        yield partial
+        library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
+        # On a few random tokens, it must compute what ours does. So an edit that the format cannot express, such as
+        # another activation or pooling, does not leave as a folder that computes something else.
+        try:
+            output = getattr(transformers, class_name).from_pretrained(partial)(tokens[None])[0][0]
+            if role == "ir":
+                output = F.normalize(output.mean(0), dim=0)
+            torch.testing.assert_close(ours, output, rtol=1e-3, atol=1e-3 * output.abs().max().item())
+        except Exception as error:  # of many kinds
+            raise DataError(
+                f"{path}: transformers does not compute from it what this project does. Was model.py or "
+                f"eval/tasks/model.py edited, or is transformers too old (docs/hub.md)? {error}"
+            ) from error
+        sync(partial / "model.safetensors")
         os.rename(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -282,24 +291,6 @@ def random_tokens(vocab_size, seq_len):
     are gigabytes, so it is no longer than that.
     """
     return torch.randint(vocab_size, (min(seq_len, 8192),), generator=torch.Generator().manual_seed(0))
-
-
-@torch.no_grad()
-def check_function(sample, theirs, path):
-    """Raise DataError unless an exported model computes what ours does, on a few random tokens.
-
-    So an edit that the format cannot express, such as another activation or pooling, does not leave as a folder that
-    computes something else. sample: the tokens, (T,), and the output of our model. theirs: a function of the tokens.
-    """
-    tokens, ours = sample
-    try:
-        output = theirs(tokens)
-        torch.testing.assert_close(ours, output, rtol=1e-3, atol=1e-3 * output.abs().max().item())
-    except Exception as error:  # of many kinds
-        raise DataError(
-            f"{path}: transformers does not compute from it what this project does. Was model.py or "
-            f"eval/tasks/model.py edited, or is transformers too old (docs/hub.md)? {error}"
-        ) from error
 
 
 # ----------------------------------------------------------------------------

@@ -156,8 +156,10 @@ def overview(results, plan, logs):
     for task, rows in results.by_task.items():
         lines += differences(task, [row.result["settings"] for row in rows], PER_RUN)
     for label, rows in group(results.rows, "model").items():
-        facts = [row.result["checkpoint"] for row in rows]
-        settings = [its["settings"] | {"data_fingerprint": its.get("data")} for its in facts]
+        settings = []
+        for row in rows:
+            its = row.result["checkpoint"]
+            settings.append(its["settings"] | {"data_fingerprint": its.get("data"), "revision": its.get("revision")})
         lines += differences(label, settings, PER_SEED)
     models = []
     for label in results.labels:

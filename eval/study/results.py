@@ -83,8 +83,6 @@ def make_row(folder, result, metric, test_set, names):
     if facts["untrained"]:  # random weights of a checkpoint's shape
         pretraining = "random weights"
         facts = facts | dict(step=0, tokens=0, flops=0, clm_steps=0, mask_ratio=0)
-    if result.get("protocol") == "its own":
-        pretraining += ", retrieval by its own protocol"
     parameters = facts["parameters"]
     shape = facts["model"]
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field

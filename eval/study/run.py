@@ -13,6 +13,7 @@ import torch
 import checkpoint
 import configurator
 from data.files import refuse_malformed
+from data.hub import stored_tensors
 from data.shards import load_data
 from errors import DataError
 from eval.study.branch import SCHEDULE, TRAIN, globals_of
@@ -218,9 +219,12 @@ def fingerprint(data):
 
 @cache
 def content_of(path):
-    """Return a checksum of the file of a checkpoint, from those of its records; "" where there is none."""
-    with suppress(OSError, BadZipFile), ZipFile(path) as archive:
-        return sum(record.CRC for record in archive.infolist())
+    """Return a checksum of a checkpoint's file, from those of its records, or of a folder's weights; "" without any."""
+    with suppress(OSError, BadZipFile, DataError):
+        if path.is_dir():
+            return checkpoint.checksum(stored_tensors(path))
+        with ZipFile(path) as archive:
+            return sum(record.CRC for record in archive.infolist())
     return ""
 
 

@@ -16,7 +16,7 @@ import torch.nn as nn
 
 import checkpoint
 from data.files import refuse_malformed
-from data.hub import KINDS
+from data.hub import KINDS, quiet_transformers
 from data.tokenizer import optional_package
 from data.tokenizer_files import read_json, read_tokenizer
 from errors import DataError
@@ -27,6 +27,7 @@ from model import Transformer
 FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
 # Those of a folder that a checkpoint keeps: they say how texts become vectors.
 KEPT = ("config*.json", "modules.json", "sentence_*_config.json", "*/config.json", "tokenizer_config.json")
+PROBE = "A Naïve  É, 日本\nend"  # a text that normalizers change
 
 
 def is_ours(folder):
@@ -35,9 +36,6 @@ def is_ours(folder):
     kind = str(content.get("model_type", KINDS[0]))
     if kind in KINDS:
         return True
-    library = optional_package("transformers")
-    library.logging.set_verbosity_error()
-    library.logging.disable_progress_bar()
     known = optional_package("transformers.models.auto.modeling_auto").MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if kind not in known or content.get("is_encoder_decoder") or content.get("is_decoder"):
         raise DataError(
@@ -80,14 +78,22 @@ def read_folder(folder):
     `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
     """
     tokenizer = read_tokenizer(folder)
-    library = optional_package("transformers")
-    options = dict(dtype=torch.float32, trust_remote_code=False, output_loading_info=True)
+    library = quiet_transformers()
     try:
-        whole = engine_of(tokenizer).encode("a")
+        engine = engine_of(tokenizer)
+        theirs = library.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if theirs(PROBE).input_ids != engine.encode(PROBE).ids:
+            raise ValueError(
+                "AutoTokenizer gives a text other ids than its tokenizer.json. Set do_lower_case, strip_accents or "
+                "add_prefix_space in tokenizer_config.json as in the training of the model"
+            )
+        whole = engine.encode("a")
         before = whole.ids[: whole.special_tokens_mask.index(0)]  # the ids of what is put before a text
         if whole.special_tokens_mask[-1]:  # the last of those after a text
             tokenizer.eos_id = whole.ids[-1]
-        model, info = library.AutoModel.from_pretrained(folder, **options)
+        model, info = library.AutoModel.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+        )
         tokenizer.vocab_size = len(model.get_input_embeddings().weight)
         model.pooler = nn.Identity()  # see HubEncoder
         weights = model.state_dict()
@@ -107,7 +113,17 @@ def read_folder(folder):
             "tokenizer_ranks": tokenizer.content,
             "hub": {"before": before, "pad_id": tokenizer.pad_id, "seq_len": seq_len},
         }
-        difference = batch_difference(encoder_of(state), tokenizer)
+
+        # How much does a text's vector change when a text of twice the length is in its batch? Some models do not hide
+        # padding, such as FNet, or change their attention with the length, such as BigBird. So the longer text has as
+        # many tokens as fit, up to 1,024. Eos and the token with the largest id are in both.
+        encoder = encoder_of(state)
+        ids = np.resize([tokenizer.eos_id, *tokenizer.ordinary_ids[::-1]], min(1024, encoder.config.seq_len))
+        texts = [SimpleNamespace(ids=ids), SimpleNamespace(ids=ids[: len(ids) // 2])]
+        retriever = TaskModel(encoder, "ir", 0, False, 0.0, STUDY)
+        _, together = predict(retriever, texts)
+        (alone,) = predict(retriever, texts[1:])
+        difference = np.abs(together - alone).max() / np.abs(alone).max()
         if not difference < 1e-4:  # rounding: 1e-6
             raise ValueError(f"a text's hidden states depend on the other texts of its batch, by {difference:.2%}")
     except Exception as error:  # of many kinds
@@ -121,20 +137,6 @@ def engine_of(tokenizer):
     engine.no_padding()
     engine.no_truncation()
     return engine
-
-
-def batch_difference(encoder, tokenizer):
-    """Return how much a text's vector changes when a text of twice the length is in its batch, as a fraction.
-
-    Some models do not hide padding, such as FNet, or change their attention with the length, such as BigBird. So the
-    longer text has as many tokens as fit, up to 1,024. Eos and the token with the largest id are in both.
-    """
-    ids = np.resize([tokenizer.eos_id, *tokenizer.ordinary_ids[::-1]], min(1024, encoder.config.seq_len))
-    items = [SimpleNamespace(ids=ids), SimpleNamespace(ids=ids[: len(ids) // 2])]
-    model = TaskModel(encoder, "ir", 0, False, 0.0, STUDY)
-    _, together = predict(model, items)
-    (alone,) = predict(model, items[1:])
-    return np.abs(together - alone).max() / np.abs(alone).max()
 
 
 def encoder_of(state, random_weights=False, protocol=STUDY):

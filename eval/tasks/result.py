@@ -127,11 +127,10 @@ def write_result(cfg, dataset, task, model, run, state):
         test_set=data_id(dataset.test),
         **run,
         zero_shot=run["steps"] == 0,
-        protocol=task.protocol.name,
         metrics={"validation": validation, "test": test},
         examples=dataset.sizes,
         settings={name: value for name, value in cfg.items() if name not in NO_PART}
-        | {"code": CODE, "data": data_id(dataset.train, dataset.validation, *corpora)},
+        | {"code": CODE, "data": data_id(dataset.train, dataset.validation, *corpora), "protocol": task.protocol.name},
         versions=versions(torch.device(cfg.device)),
     )
     out = Path(cfg.out_dir)
@@ -166,7 +165,7 @@ def table(result):
         cells = [f"{metrics.rounded(its[metric], 2):.2f}" if metric in its else "" for its in columns.values()]
         lines.append(row.format(metric + " (main)" * (metric in main), *cells))
     if result["family"] == "ir":
-        lines.append(f"zero-shot: {result['zero_shot']}; texts become vectors by {result['protocol']} protocol")
+        lines.append(f"zero-shot: {result['zero_shot']}; vectors are by {result['settings']['protocol']} protocol")
     return "\n".join(lines)
 
 

@@ -19,6 +19,9 @@ POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "lasttoken",
 }
+# The settings of sentence_bert_config.json beside which a text becomes the same vectors. One such as do_lower_case or
+# query_length changes them.
+HARMLESS = {"max_seq_length", "transformer_task", "modality_config", "module_output_name", "unpad_inputs"}
 
 
 class Protocol(NamedTuple):
@@ -48,7 +51,7 @@ def choose(cfg, state):
         return own_protocol({name: json.loads(text) for name, text in texts.items()})
     except MALFORMED as error:
         raise DataError(
-            f"{cfg.init_from}: this is no folder of a model whose own protocol can be followed ({error!r:.300}): give "
+            f"{cfg.init_from}: this is no folder of a model whose own protocol can be followed ({error!r:.600}): give "
             "--protocol=study"
         ) from error
 
@@ -57,25 +60,29 @@ def own_protocol(files):
     """Return the Protocol that files of sentence-transformers describe. files: {name: content}. Raises MALFORMED."""
     modules = {module["type"].split(".")[-1]: module["path"] for module in files.get("modules.json", ())}
     pooling = files[modules["Pooling"] + "/config.json"] if modules else {"pooling_mode": "mean"}
-    mode = pooling.get("pooling_mode")
-    if not mode:
-        mode = "+".join(name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on is True)
+    modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on is True]
+    mode = pooling.get("pooling_mode") or "+".join(modes)
     config = files.get("config_sentence_transformers.json", {})
     similarity = config.get("similarity_fn_name") or "cosine"
-    limits = files.get("sentence_bert_config.json", {})
-    known = modules.keys() <= {"Transformer", "Pooling", "Normalize"} and mode in POOLING
-    simple = pooling.get("include_prompt", True) and not limits.get("do_lower_case")
-    if not (known and simple and similarity in ("cosine", "dot")):
-        raise ValueError(f"modules {', '.join(modules)}, pooling {pooling}, similarity {similarity}, {limits}")
+    limits = {}  # of sentence_bert_config.json, or in older folders sentence_roberta_config.json and so on
+    for name, content in files.items():
+        if name.startswith("sentence_"):
+            limits |= content
+    more = {name for name, value in limits.items() if value} - HARMLESS
+    more |= modules.keys() - {"Transformer", "Pooling", "Normalize"}
+    known = mode in POOLING and similarity in ("cosine", "dot") and pooling.get("include_prompt", True)
+    if more or config.get("truncate_dim") or not known:
+        raise ValueError(f"modules {[*modules]}, pooling {pooling}, {config}, {limits}")
     prompts = config.get("prompts", {})
     content = files["config.json"]
+    max_len = limits.get("max_seq_length") or files.get("tokenizer_config.json", {}).get("model_max_length")
     return Protocol(
         name="its own",
         query=prompts.get("query") or "",
         document=prompts.get("document") or "",
         pooling=POOLING[mode],
         cosine=similarity == "cosine" or "Normalize" in modules,
-        max_len=limits.get("max_seq_length") or files.get("tokenizer_config.json", {}).get("model_max_length") or 2**31,
+        max_len=max_len or STUDY.max_len,
         own=True,
         causal=content.get("is_causal", content["model_type"] not in ("eurobert", "sl_model")),
     )

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import checkpoint
 import configurator
@@ -185,18 +186,20 @@ def test_what_is_there_must_have_been_asked_for_as_now(tmp_path, data_dir, mixtu
     assert "lr of a" not in branch and branch["mask_ratio of a"] == 0.4
 
 
-def test_a_given_checkpoint_is_the_one_that_the_results_are_of(tmp_path, encoder):
-    path, state, found = tmp_path / "x" / "ckpt-9.pt", checkpoint.load(encoder), []
+@pytest.mark.parametrize("name", ["ckpt-9.pt", "model.safetensors"])  # of a run, and of a folder of the hub
+def test_a_given_checkpoint_is_the_one_that_the_results_are_of(tmp_path, name):
+    file, library, found = tmp_path / "x" / name, pytest.importorskip("safetensors.torch"), []
+    path, save = (file, torch.save) if file.suffix == ".pt" else (file.parent, library.save_file)
     plan = plan_of(runs="", checkpoints=path, rates="1e-3", out_dir=tmp_path)
-    path.parent.mkdir()
-    for log in ({"log": 5}, {"log": 5}, {"log": 6}, None):  # None: it is gone
-        checkpoint.save(path, state | log) if log else path.unlink()
+    file.parent.mkdir()
+    for weight in 5.0, 5.0, 6.0, None:  # None: it is gone
+        save({"weight": torch.tensor(weight)}, file) if weight else file.unlink()
         carry_out.content_of.cache_clear()
         job = carry_out.finetuning(plan, *plan.points()[0])
         found.append([why for _, why in carry_out.changed(job, "")])
         job.folder.mkdir(parents=True, exist_ok=True)
         begin(job) if len(found) == 1 else None
-    assert found[:2] == [[], []] == [*found[3:], []] and "ckpt-9.pt', 'fingerprint': " in found[2][0]
+    assert found[:2] == [[], []] == [*found[3:], []] and f"{path.name}', 'fingerprint': " in found[2][0]
 
 
 def tuned(plan, model, rate, seed=1, **result):

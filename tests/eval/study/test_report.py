@@ -84,8 +84,10 @@ def test_a_deviation_takes_all_tasks_and_a_primary_pair_names_models(tmp_path):
 def test_seeds_that_were_not_pretrained_alike_are_told(tmp_path):
     for seed in (1, 2):
         make_result(tmp_path / f"{seed}", seed=seed, facts=dict(seed=seed, clm=seed, settings={"lr": seed / 1000}))
-    assert "mlm differ in `lr`: 0.001, 0.002\n" in write(tmp_path)
-    assert "| mlm " in write(next(tmp_path.rglob("result.json")).parent)  # the folder of a single result
+        make_result(tmp_path / "hub", "bert", seed=seed, facts=dict(revision=seed))
+    text = write(tmp_path)
+    assert "mlm differ in `lr`: 0.001, 0.002\n" in text and "bert differ in `revision`: 1, 2\n" in text
+    assert "| mlm " in write(next(tmp_path.glob("1/**/result.json")).parent)  # the folder of a single result
 
 
 def edit(folder, change):
