@@ -27,6 +27,8 @@ runs = (
     ),
     ("w128-mlm-13", "", "--lr=2e-3"),
     ("w128-clm25-13", "", "--switch_step=1250 --lr=1e-3"),
+    ("w128-80-10-10", "", "--max_steps=1000 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"),  # for its step 500 only
+    ("w128-first10-13", "w128-80-10-10@500", "--lr=2e-3"),
 )
 primary = (  # the page has p-values of width 64 that were corrected without the last two pairs
     ("w64-clm25-13", "w64-mlm-13"),
@@ -34,5 +36,7 @@ primary = (  # the page has p-values of width 64 that were corrected without the
     ("w64-first10-13", "w64-clm25-13"),
     ("w64-first25-13", "w64-clm25-13"),
     ("w128-clm25-13", "w128-mlm-13"),
+    ("w128-first10-13", "w128-mlm-13"),
+    ("w128-first10-13", "w128-clm25-13"),
 )
 rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
