@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import checkpoint
 import model_checks
 import runtime
-from data.flops import flops_per_token, peak_flops, step_flops, utilization
+from data.flops import flops_per_token, step_flops, utilization
 from data.objective import CLM, MLM
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
@@ -170,11 +170,11 @@ def test_flops_count_matches_pytorchs(D):
 
 
 def test_peak_flops_by_name(monkeypatch):
-    assert peak_flops(CPU, "bfloat16") is None
-    peaks = {"A100-SXM4-80GB": 312e12, "H100 PCIe": 756e12, "GeForce RTX 4090 Laptop GPU": None}
-    for name, peak in peaks.items():
+    half = {"mfu": "50.0%"}
+    mfu = {"A100-SXM4-80GB": half, "H100 PCIe": {"mfu": "20.6%"}, "GeForce RTX 4090 Laptop GPU": {}}
+    for name, expected in mfu.items():
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA {name}")
-        assert peak_flops(torch.device("cuda"), "bfloat16") == peak, name
+        assert utilization("bfloat16", 312e12, 2, torch.device("cuda")) == expected, name
 
 
 @pytest.mark.parametrize("split, seen", [("none", 1), ("random", 2 / 3)])
