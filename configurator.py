@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from errors import nearest, protect_output
+from errors import nearest
 
 NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
@@ -40,7 +40,6 @@ def load(script, argv, check=None, command=""):
     for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
     """
     command = command or f"python {Path(script).name}"
-    protect_output()  # here, because every script begins here
     defaults, about = read_script(script)
     if "--help" in argv or "-h" in argv:
         print(f"usage: {command} [config.py ...] [--key=value ...] [--check]   (the last value counts)\n\n{about}")

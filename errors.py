@@ -137,7 +137,6 @@ class LogLines:
 
 def progress(*args, **options):
     """Return a tqdm progress bar, with its arguments, on a terminal; in a log it is a line each minute."""
-    protect_output()
     if sys.stderr.isatty():
         return tqdm(*args, **options, dynamic_ncols=True)
     line = "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed}, about {remaining} left, {rate_fmt}{postfix}"

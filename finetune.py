@@ -148,7 +148,6 @@ def fine_tune(cfg):
     log = MetricsLog(Path(cfg.out_dir, "metrics.jsonl"))
     steps_per_epoch = -(-len(dataset.train) // cfg.batch_size)
     steps = min(cfg.max_steps, cfg.epochs * steps_per_epoch)
-    ended_by = "epochs" if steps < cfg.max_steps else "max_steps"  # which limit
     eval_set = subsample(dataset.validation, cfg.eval_examples)
     loss_sum = 0.0  # of the steps since the last validation
     model.train()
@@ -192,11 +191,11 @@ def fine_tune(cfg):
 
     bar.close()
     task.finish(model)
-    run = dict(steps=steps, ended_by=ended_by, lr=cfg.lr, seed=cfg.seed)
+    run = dict(steps=steps, lr=cfg.lr, seed=cfg.seed)
     run["checkpoint"] = origin(state, path, cfg.init_from, cfg.random_weights)
     result = write_result(cfg, dataset, task, model, run, state)
     show(print, table(result))
-    show(print, f"{steps:,} steps (limit: --{ended_by}); wrote {cfg.out_dir}/result.json")
+    show(print, f"{steps:,} steps; wrote {cfg.out_dir}/result.json")
 
 
 @exit_with_message()

@@ -64,19 +64,16 @@ def step_flops(transformer, groups, window_split):
     return flops
 
 
-def peak_flops(device, dtype):
-    """The peak of a torch.device in FLOP/s for activations of this dtype, or None where it is not known."""
-    if device.type != "cuda" or dtype != "bfloat16":
-        return None
+def utilization(dtype, flops, seconds, device):
+    """The MFU of a step of so many FLOPs and seconds on one device, as {"mfu": text}; {} where it is not known.
+
+    dtype: of the activations. The peak is known for bfloat16 and for the GPUs of PEAK_FLOPS.
+    """
+    if device.type != "cuda" or dtype != "bfloat16" or not seconds:
+        return {}
     name = torch.cuda.get_device_name(device).replace("-", " ")
     other = "(?! (NVL|Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
     for part, peak in PEAK_FLOPS.items():
         if re.search(rf"\b{part}\b{other}", name):
-            return peak
-    return None
-
-
-def utilization(dtype, flops, seconds, device):
-    """The MFU of a step of so many FLOPs and seconds on one device, as {"mfu": text}; {} where it is not known."""
-    peak = peak_flops(device, dtype)
-    return {"mfu": f"{flops / seconds / peak:.1%}"} if peak and seconds else {}
+            return {"mfu": f"{flops / seconds / peak:.1%}"}
+    return {}

@@ -304,20 +304,20 @@ def title(name):
 
 def describe(phases):
     """Describe a record of phases in words, such as "CLM for 200 steps, then MLM (40 % masked) for 450 steps"."""
-    words = [f"{describe_phase(phase)} for {phase['steps']:,} steps" for phase in phases[:4]]
+    words = []
+    for phase in phases[:4]:
+        parts = []  # an objective each
+        for name, its in phase["objectives"].items():
+            text = title(name)
+            first, last = its["details"]
+            if last != first:
+                text += f" ({first} at first, {last} at last)"
+            elif first:
+                text += f" ({first})"
+            if its["steps"] < phase["steps"]:
+                text += f" in {100 * its['steps'] / phase['steps']:.3g} % of the windows"
+            parts.append(text)
+        words.append(f"{' and '.join(parts)} for {phase['steps']:,} steps")
     if len(phases) > 4:
         words.append(f"{len(phases) - 4} more phases")
     return ", then ".join(words)
-
-
-def describe_phase(phase):
-    """Describe the objectives of a phase in words, such as "MLM (40 % masked)"."""
-    words = []
-    for name, its in phase["objectives"].items():
-        first, last = its["details"]
-        details = first if first == last else f"{first} at first, {last} at last"
-        text = f"{title(name)} ({details})" if details else title(name)
-        if its["steps"] < phase["steps"]:
-            text += f" in {100 * its['steps'] / phase['steps']:.3g} % of the windows"
-        words.append(text)
-    return " and ".join(words)

@@ -141,14 +141,19 @@ def draws_of(data):
 def load_data(data):
     """Return the Data of a setting `data`. Raises DataError if a folder cannot be used, or if the tokenizers differ."""
     draws = draws_of(data)
-    sources, tokenizers, prints = {}, [], []
+    sources = {}
+    tokenizers = []
+    fingerprints = []
     for folder in draws:
-        sources[folder] = meta = load_meta(folder)
+        meta = load_meta(folder)
+        sources[folder] = meta
         tokenizers.append((meta["tokenizer"] | {"name": ""}, tokenizer_bytes(folder)))
-        prints.append(meta["fingerprint"])
+        fingerprints.append(meta["fingerprint"])
     if tokenizers != tokenizers[:1] * len(draws):
         raise DataError(f"data={data}: the folders were not all prepared with the same tokenizer")
-    return Data(sources, draws, digest([*draws.values(), *prints]) if len(draws) > 1 else prints[0])
+    if len(draws) == 1:
+        return Data(sources, draws, *fingerprints)
+    return Data(sources, draws, digest([*draws.values(), *fingerprints]))
 
 
 def load_tokenizer(data):

@@ -149,7 +149,9 @@ class RankTokenizer(Tokenizer):
 
         A token that holds part of a character covers all of it.
         """
-        ids, offsets, length = self.encode(text), [], 0  # length: of the characters that have begun
+        ids = self.encode(text)
+        offsets = []
+        length = 0  # of the characters that have begun
         for token in map(self.tokens.get, ids):
             first = length - (token[0] & 0xC0 == 0x80)  # its first byte continues the character before
             length += sum(byte & 0xC0 != 0x80 for byte in token)

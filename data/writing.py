@@ -158,7 +158,8 @@ def cut_tail(folder, records, dtype, val_fraction):
     n = min(max(2, round(val_fraction * len(tokens))), len(tokens) // 2)
     print(f"no document fell into one of the splits: the last {n:,} tokens of the text are for validation")
     val_size = size * n // len(tokens)
-    parts = ("train", np.append(tokens[:-n], tokens[-1:]), size - val_size), ("val", tokens[-n:], val_size)
-    record = write_shards(folder, 0, parts)  # train gets an eos, too
+    train = "train", np.append(tokens[:-n], tokens[-1:]), size - val_size  # with an eos at its end, too
+    val = "val", tokens[-n:], val_size
+    record = write_shards(folder, 0, [train, val])
     record["train"] |= {"documents": documents, "empty": empty}
     return record

@@ -124,7 +124,12 @@ def plot_run(out_dir):
         raise DataError(f"{out_dir}: has no metrics.jsonl of train.py")
     figure = new_figure(7, 4.2)
     axes = figure.subplots()
-    draw_training(axes, [line for line in lines if "loss" in line])
+    axes.set_prop_cycle(color=OTHER_COLORS)
+    trained = [line for line in lines if "loss" in line]
+    steps = [line["step"] for line in trained]
+    for phase in dict.fromkeys(line["phase"] for line in trained):  # with gaps where the run was in another
+        losses = [line["loss"] if line["phase"] == phase else math.nan for line in trained]
+        axes.plot(steps, losses, color=COLORS.get(phase), alpha=0.5, lw=1, label=f"training, {title(phase)}")
     evaluated = [line for line in lines if "val_clm_loss" in line]
     steps = [line["step"] for line in evaluated]
     for (name, key), style in zip(validation_keys(evaluated[-1]).items(), ("o-", "s--")):
@@ -137,15 +142,6 @@ def plot_run(out_dir):
     path = Path(out_dir, "loss.png")
     figure.savefig(path, dpi=150)
     print(f"figure: {path}")
-
-
-def draw_training(axes, lines):
-    """Draw a curve of the training loss for each phase, with gaps where the run was in another."""
-    steps = [line["step"] for line in lines]
-    axes.set_prop_cycle(color=OTHER_COLORS)
-    for phase in dict.fromkeys(line["phase"] for line in lines):
-        losses = [line["loss"] if line["phase"] == phase else math.nan for line in lines]
-        axes.plot(steps, losses, color=COLORS.get(phase), alpha=0.5, lw=1, label=f"training, {title(phase)}")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def print_examples(run):
         with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
             for text in FILL:
                 (mask,) = fill_in(model, tokenizer, text, predict_from=run.predict_from)
-                lines.append(f"    {text}  " + ", ".join(f"{token.strip() or token!r} {p:.0%}" for token, p in mask))
+                tokens = [f"{token.strip() or token!r} {p:.0%}" for token, p in mask]
+                lines.append(f"    {text}  {', '.join(tokens)}")
             lines.append("  continued (causal=True, temperature 0.7)")
             for text in CONTINUE:
                 lines.append("    " + continue_text(model, tokenizer, text, 24).replace("\n", " "))

@@ -4,6 +4,7 @@ A process of its own would spend seconds on importing torch. So commands are for
 imported the libraries already. Each is a real process, which can be killed with SIGKILL.
 """
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 import checkpoint
+import model_checks
 from data.objective import add_step
 from eval import sample
 from run import read_metrics
@@ -27,11 +29,15 @@ from run import read_metrics
 ROOT = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models here are too small for two threads
+os.fsync = lambda descriptor: None  # it takes milliseconds, and no test cuts the power
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(
     "pytest torch._dynamo torch.distributed matplotlib.pyplot run eval.sample eval.plot data.prepare eval.tasks.result "
-    "eval.study.run eval.study.report eval.study.figures".split()
+    "eval.study.run eval.study.report eval.study.figures tests.helpers".split()
 )
+if not torch.cuda.device_count():  # what each run would find again; on a GPU, no backward pass may precede a fork
+    model_checks.loss_is_edited(True), model_checks.loss_is_edited(False), model_checks.attention_is_edited(32)
+gc.freeze()  # or each child would look through all that is imported, and copy it
 
 # A model and a schedule that take a second.
 TINY = (

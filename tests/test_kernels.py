@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from ahead_of_time import MASKS, TARGETS, compile_kernel
-from helpers import ROOT
+from helpers import ROOT, succeed
 from model_helpers import attention_results, random_documents
 
 import model
@@ -61,17 +61,14 @@ def test_a_row_of_the_launch_table_may_be_for_the_causal_mask_alone():
         assert (settings["BLOCK_M"], settings["CAUSAL"]) == (rows, causal and not documents)
 
 
-def test_the_model_imports_without_triton():
-    code = """
-import sys
+def test_the_model_imports_without_triton(run, tmp_path):
+    (tmp_path / "script.py").write_text("""import sys, torch
+del sys.modules["model"]
 sys.modules["triton"] = None  # importing it now raises ImportError
-import torch, model
-q = torch.zeros(1, 2, 1, 64)
-assert model.attention(q, q, q, True).shape == q.shape
-print(model.why_not_triton("cuda", 64, q.dtype))
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "Triton is not installed\n", done.stderr
+import model
+assert model.attention(*[torch.zeros(1, 2, 1, 64)] * 3, True).shape == (1, 2, 1, 64)
+print(model.why_not_triton("cuda", 64, torch.float32))""")
+    assert succeed([run([], tmp_path / "script.py")]).endswith("Triton is not installed\n")
 
 
 # --- On a GPU ---

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import checkpoint
 import model_checks
 import runtime
-from data.flops import flops_per_token, peak_flops, step_flops, utilization
+from data.flops import flops_per_token, step_flops, utilization
 from data.objective import CLM, MLM
 from eval.tasks import result
 from model import ModelConfig, PretrainingLoss, Transformer, attention
@@ -170,11 +170,10 @@ def test_flops_count_matches_pytorchs(D):
 
 
 def test_peak_flops_by_name(monkeypatch):
-    assert peak_flops(CPU, "bfloat16") is None
-    peaks = {"A100-SXM4-80GB": 312e12, "H100 PCIe": 756e12, "GeForce RTX 4090 Laptop GPU": None}
-    for name, peak in peaks.items():
+    mfu = {"A100-SXM4-80GB": {"mfu": "50.0%"}, "H100 PCIe": {"mfu": "20.6%"}, "GeForce RTX 4090 Laptop GPU": {}}
+    for name, expected in mfu.items():
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA {name}")
-        assert peak_flops(torch.device("cuda"), "bfloat16") == peak, name
+        assert utilization("bfloat16", 312e12, 2, torch.device("cuda")) == expected, name
 
 
 @pytest.mark.parametrize("split, seen", [("none", 1), ("random", 2 / 3)])
@@ -187,6 +186,5 @@ def test_mfu_counts_both_objectives(monkeypatch, split, seen):
     assert flops == pytest.approx(128 * (3 * of_clm + of_mlm))
     seconds = 2 * flops / 989e12
     assert utilization("bfloat16", flops, seconds, gpu) == {"mfu": "50.0%"}
-    assert utilization("bfloat16", flops, seconds, CPU) == {}
-    assert utilization("bfloat16", flops, 0, gpu) == {}  # no step was timed
-    assert utilization("float32", flops, seconds, gpu) == {}
+    for dtype, timed, device in ("bfloat16", seconds, CPU), ("bfloat16", 0, gpu), ("float32", seconds, gpu):
+        assert utilization(dtype, flops, timed, device) == {}

@@ -125,8 +125,9 @@ def schedule_problems(runs, script=TRAIN):
 
 def in_words(rate, objectives):
     """Describe what a step does; see `Schedule.trained`."""
-    names = Counter(f"{what.name} {what.details}".strip() if what else "left out" for what in objectives)
-    return f"a rate of {rate} and trains " + ", ".join(f"{n / len(objectives):.1%} {name}" for name, n in names.items())
+    windows = Counter(f"{what.name} {what.details}".strip() if what else "left out" for what in objectives)
+    parts = [f"{n / windows.total():.1%} {name}" for name, n in windows.items()]
+    return f"a rate of {rate} and trains {', '.join(parts)}"
 
 
 def vocab_size(cfg):

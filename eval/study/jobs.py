@@ -48,8 +48,11 @@ def slots(jobs, processes):
         n = jobs or max(1, cores() // processes)
         return [{"OMP_NUM_THREADS": str(max(1, cores() // (n * processes)))}] * n
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
-    groups = zip(*[iter(visible.split(","))] * processes)
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus)} for gpus in groups] * (1 if processes > 1 else jobs or 1)
+    gpus = visible.split(",")
+    found = []
+    for first in range(0, len(gpus) - processes + 1, processes):
+        found.append({"CUDA_VISIBLE_DEVICES": ",".join(gpus[first : first + processes])})
+    return found if processes > 1 else found * (jobs or 1)
 
 
 def start_server(environment):

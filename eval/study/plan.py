@@ -109,7 +109,10 @@ class Plan:
     """
 
     def __init__(self, cfg):
-        cfg = self.cfg = without_empty(cfg)
+        cfg = self.cfg = configurator.Settings(cfg)
+        for name, value in cfg.items():
+            if isinstance(value, tuple):  # its default has an example of its type, which is empty: it is left out
+                cfg[name] = tuple(item for item in value if str(item).strip("(,' )"))
         self.problems = []
         self.results = Path(cfg.out_dir, "results")
         for setting, entry, problem in misformed(cfg):
@@ -254,15 +257,6 @@ class Plan:
         for point in self.points():
             waves["finetune-1" if point[2] else "finetune-2"].append(point)
         return waves
-
-
-def without_empty(cfg):
-    """Return the settings of a study without empty names: a tuple needs an example of its type as its default."""
-    settings = configurator.Settings(cfg)
-    for name, value in cfg.items():
-        if isinstance(value, tuple):
-            settings[name] = tuple(item for item in value if str(item).strip("(,' )"))
-    return settings
 
 
 def misformed(cfg):

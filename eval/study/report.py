@@ -186,9 +186,12 @@ def compare_all(results, primary):
 
     The p-values of the primary ones on the main target are corrected together, also for those that are not run yet.
     """
-    others = [pair for pair in itertools.combinations(results.labels, 2) if not {pair, pair[::-1]} & {*primary}]
+    pairs = [*primary]
+    for a, b in itertools.combinations(results.labels, 2):
+        if (a, b) not in primary and (b, a) not in primary:
+            pairs.append((a, b))
     compared = []
-    for pair, target in itertools.product([*primary, *others], results.targets):
+    for pair, target in itertools.product(pairs, results.targets):
         if c := results.compare(*pair, target):
             c.primary = pair in primary
             compared.append(c)

@@ -192,11 +192,16 @@ class Results:
             for row in best(same):
                 row.chosen = True
         self.chosen = group([row for row in rows if row.chosen], "model", "task")
-        one_row = [rows[0] for rows in self.by_task.values()]
-        counted = [row for row in one_row if CORRELATIONS.isdisjoint(row.metrics) and not row.result.get("zero_shot")]
-        families = group(counted, "family")
-        over_all = {row.task: 1 / len(rows) / len(families) for rows in families.values() for row in rows}
-        means = {f"{name} mean": {row.task: 1 / len(its) for row in its} for name, its in families.items() if its[1:]}
+        families = defaultdict(list)  # {family: its tasks that count in means}
+        for task, (row, *_) in self.by_task.items():
+            if CORRELATIONS.isdisjoint(row.metrics) and not row.result.get("zero_shot"):
+                families[row.family].append(task)
+        means = {}
+        over_all = {}  # the tasks of all families, with their weights in the mean of families
+        for family, tasks in families.items():
+            over_all |= dict.fromkeys(tasks, 1 / len(tasks) / len(families))
+            if len(tasks) > 1:
+                means[f"{family} mean"] = dict.fromkeys(tasks, 1 / len(tasks))
         if len(families) > 1:
             means = {"mean of families": over_all, **means}
         self.main_target = [*means, *over_all, *self.by_task, "mean of families"][0]

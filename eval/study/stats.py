@@ -101,8 +101,9 @@ def compare(parts):
     infinite and p is 1. Raises ValueError: one unit, which says nothing about others.
     """
     estimate = 0.0
-    seeds = []  # the variance of each part that comes from the units
-    shared = 0.0  # and that from the sample of instances
+    of_units = 0.0  # the variance of the estimate that comes from the units
+    of_instances = 0.0  # and that from the sample of instances
+    denominator = 0.0  # of Welch and Satterthwaite's formula
     for d, covariance in parts:
         U = len(d)
         if U < 2:
@@ -113,24 +114,26 @@ def compare(parts):
         if variance <= TIE**2:  # all tie: what each unit's own answers add stands in
             variance = max(0.0, own - off_diagonal)
         estimate += float(d.mean())
-        seeds.append(variance / U)
-        shared += off_diagonal
-    se = math.sqrt(sum(seeds))
-    shared = math.sqrt(max(0.0, shared))
+        of_units += variance / U
+        of_instances += off_diagonal
+        denominator += (variance / U) ** 2 / (U - 1)
+    se = math.sqrt(of_units)
+    shared = math.sqrt(max(0.0, of_instances))
     if se + shared <= TIE:
         half = 0.0 if abs(estimate) <= TIE else math.inf
         return estimate, half, 1.0
-    df = 1.0
-    if se:
-        df = sum(seeds) ** 2 / np.sum(np.square(seeds) / [len(d) - 1 for d, _ in parts])
+    df = of_units**2 / denominator if of_units else 1.0
     half = half_width(df, se, shared)
     return estimate, half, tail(abs(estimate), df, se, shared)
 
 
 def holm(p):
     """Return the p-values (m,) of m comparisons, corrected by Holm's step-down method (Holm 1979)."""
-    p = np.asarray(p, dtype=float)
-    order = np.argsort(p, kind="stable")
-    # The factor is how many hypotheses are not rejected yet.
-    adjusted = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    return np.minimum(1, adjusted)[np.argsort(order)]
+    corrected = np.ones(len(p))
+    largest = 0.0  # so far: no p-value becomes smaller than that of a comparison before it
+    left = len(p)  # hypotheses that are not rejected yet
+    for i in np.argsort(p, kind="stable"):
+        largest = max(largest, left * p[i])
+        corrected[i] = min(1.0, largest)
+        left -= 1
+    return corrected
