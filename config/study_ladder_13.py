@@ -30,7 +30,7 @@ runs = (
     ("w128-80-10-10", "", "--max_steps=1000 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"),  # for its step 500 only
     ("w128-first10-13", "w128-80-10-10@500", "--lr=2e-3"),
 )
-primary = (  # the page has p-values of width 64 that were corrected without the last two pairs
+primary = (  # the page's corrected p-values are of the first three pairs
     ("w64-clm25-13", "w64-mlm-13"),
     ("w64-first10-13", "w64-mlm-13"),
     ("w64-first10-13", "w64-clm25-13"),

@@ -131,9 +131,7 @@ def holm(p):
     """Return the p-values (m,) of m comparisons, corrected by Holm's step-down method (Holm 1979)."""
     corrected = np.ones(len(p))
     largest = 0.0  # so far: no p-value becomes smaller than that of a comparison before it
-    left = len(p)  # hypotheses that are not rejected yet
-    for i in np.argsort(p, kind="stable"):
-        largest = max(largest, left * p[i])
+    for n, i in enumerate(np.argsort(p, kind="stable")):  # n hypotheses are rejected already
+        largest = max(largest, (len(p) - n) * p[i])
         corrected[i] = min(1.0, largest)
-        left -= 1
     return corrected
