@@ -47,8 +47,7 @@ def slots(jobs, processes):
     if not n_gpus:
         n = jobs or max(1, cores() // processes)
         return [{"OMP_NUM_THREADS": str(max(1, cores() // (n * processes)))}] * n
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))
-    gpus = visible.split(",")
+    gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n_gpus)))).split(",")
     found = []
     for first in range(0, len(gpus) - processes + 1, processes):
         found.append({"CUDA_VISIBLE_DEVICES": ",".join(gpus[first : first + processes])})
