@@ -51,7 +51,7 @@ def slots(jobs, processes):
     found = []
     for first in range(0, len(gpus) - processes + 1, processes):
         found.append({"CUDA_VISIBLE_DEVICES": ",".join(gpus[first : first + processes])})
-    return found if processes > 1 else found * (jobs or 1)
+    return found * (1 if processes > 1 else jobs or 1)
 
 
 def start_server(environment):
