@@ -72,8 +72,7 @@ def utilization(dtype, flops, seconds, device):
     if device.type != "cuda" or dtype != "bfloat16" or not seconds:
         return {}
     name = torch.cuda.get_device_name(device).replace("-", " ")
-    other = "(?! (NVL|Ti|D|Laptop)\\b)"  # other chips, whose names begin like those in the table
     for part, peak in PEAK_FLOPS.items():
-        if re.search(rf"\b{part}\b{other}", name):
+        if re.search(rf"\b{part}\b(?! (NVL|Ti|D|Laptop)\b)", name):  # not another chip, whose name begins so
             return {"mfu": f"{flops / seconds / peak:.1%}"}
     return {}
