@@ -215,9 +215,17 @@ def over_seeds(title, chosen, pairs):
     tests = print_scores(title, chosen)
     for (a, b), tasks in itertools.product(pairs, GROUPS):
         by_seed = differences(means_of(tests, a, tasks), means_of(tests, b, tasks))
-        difference = with_interval(each[0] for each in by_seed.values())
-        print(f"{RECIPES[a]} − {RECIPES[b]}, {' and '.join(tasks)}: {difference}")
+        print(f"{RECIPES[a]} − {RECIPES[b]}, {' and '.join(tasks)}: {with_p(by_seed)}")
     return tests
+
+
+def with_p(by_seed):
+    """Write the mean of differences, half of its 95 % interval over the seeds alone, and the p-value of a t-test."""
+    d = np.concatenate([*by_seed.values()])
+    if len(d) == 1:
+        return f"{d[0]:.1f}"
+    center, half, p = stats.compare([(d, np.zeros((len(d), len(d))))])
+    return f"{center:.1f} ± {half:.1f}, p {p:.2g}"
 
 
 def intervention():
@@ -234,7 +242,7 @@ def ladder():
         for tasks in GROUPS:
             leads[tasks].append(differences(means_of(tests, "clm25", tasks), means_of(tests, "mlm", tasks)))
     for tasks, (narrow, wide) in leads.items():
-        change = with_interval(each[0] for each in differences(wide, narrow).values())
+        change = with_p(differences(wide, narrow))
         print(f"lead of 25 % CLM at width 128 minus that at width 64, {' and '.join(tasks)}: {change}")
     over_seeds("width 256, 5,000 steps", choose(models(rows, "w256-(.+)-13")), pairs[:1])
     over_seeds("width 64 in float32", choose(models(rows, "w64-(.+)-13-fp32")), [("first25", "clm25")])
