@@ -151,7 +151,7 @@ def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 8}\n{"step": 1390, "loss": 6}\n')
     assert "checkpoints are gone" in next(run.check_folder(settings, None))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert "config.json is not of a run of train.py" in next(run.check_folder(settings, None))
+    assert "config.json is not from a run of train.py" in next(run.check_folder(settings, None))
 
 
 def test_an_optimizer_keeps_its_counters_and_follows_the_code():

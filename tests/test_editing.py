@@ -191,7 +191,7 @@ def replaced(folder, file, before, after):
 
 
 NOT_FOLLOWED = {  # what a run says: a file, a text of it, and what is there instead
-    "attention=auto: `attention_mask` in model.py is edited, give --attention=reference": NEAR,
+    "attention=auto: `attention_mask` in model.py is edited: give --attention=reference": NEAR,
     "loss=fused: it differs from --loss=plain": (
         "model.py", "loss = plain_loss if", "loss = (lambda *x: (2 - causal) * plain_loss(*x)) if"),
     "loss=fused": ("model.py", "return self.head(hidden)", "return 30 * torch.tanh(self.head(hidden) / 30)"),
