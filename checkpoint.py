@@ -129,7 +129,7 @@ def candidates(path, files=HUB_FILES):
         return found
     if local.is_file() or is_model(local):
         return [local]
-    hint = "" if local.exists() else ": no such file; train a model (python train.py) or give one of the hub, hf:ORG/NAME"
+    hint = "" if local.exists() else ": no such file; train one (python train.py), or give a hub model, hf:ORG/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 
@@ -151,7 +151,7 @@ def open_newest(path, weights=True, report=print):
                 return candidate, hub().load(candidate, report) if weights else {"config": hub().shape(candidate)}
             state = read(candidate, weights)
             if state.get("source", {}).get("model.py", MODEL) != MODEL:
-                report(f"{candidate}: model.py has changed since. The checkpoint holds the old one as source['model.py']")
+                report(f"{candidate}: model.py has changed since. The checkpoint has the old one as source['model.py']")
             return candidate, state
         except Damaged as damaged:
             if len(found) == 1:

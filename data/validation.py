@@ -63,7 +63,7 @@ class HiddenTokens:
 def evaluate(loss_module, val_batches, predict_from, micro_batch, device):
     """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
 
-    That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
+    The loss of a mixture is the mean over its sources, weighted by their fractions; that of each source follows.
     predict_from: the position from which the model predicts a hidden token.
     """
     loss_module.eval()
@@ -79,7 +79,7 @@ def evaluate(loss_module, val_batches, predict_from, micro_batch, device):
                 own = windows[first + rank * micro_batch :][:micro_batch]
                 batch = to_device(batches.batch(0, what, own or [0]), device)
                 with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                    found = torch.stack(loss_module(batch, what.causal))  # also without windows: others may need shards
+                    found = torch.stack(loss_module(batch, what.causal))  # even without windows: others need its shards
                 if own:
                     total += found
             if world_size > 1:
