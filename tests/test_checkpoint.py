@@ -120,7 +120,7 @@ def test_a_link_to_nothing_is_reported(state, tmp_path, capsys):
     checkpoint.save(tmp_path / "ckpt-7.pt", state)
     (tmp_path / "ckpt-9.pt").symlink_to(tmp_path / "moved.pt")
     assert checkpoint.open_newest(tmp_path)[0] == tmp_path / "ckpt-7.pt"
-    assert f"{tmp_path}/ckpt-9.pt is a link to {tmp_path}/moved.pt, which is not there" in capsys.readouterr().out
+    assert f"{tmp_path}/ckpt-9.pt is a link to {tmp_path}/moved.pt, which does not exist" in capsys.readouterr().out
 
 
 def test_what_is_kept(tmp_path):
