@@ -286,9 +286,9 @@ def main():
     parser.add_argument("path", help="a checkpoint, or the folder of a run")
     parser.add_argument("folder", help="where to write the model; a new folder")
     parser.add_argument("--as", dest="kind", choices=hub().EXPORTS, required=True)
-    words = parser.parse_args()
-    found = export(words.path, words.folder, words.kind)
-    print(f"wrote {words.folder} from {found}")
+    args = parser.parse_args()
+    found = export(args.path, args.folder, args.kind)
+    print(f"wrote {args.folder} from {found}")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def check(cfg, needs_checkpoint=True, reads_data="--check" in sys.argv):
     try:
         task = describe_task(cfg)
         if task.family == "ir" and cfg.freeze:
-            yield "freeze: retrieval has no head of its own to train"
+            yield "freeze: retrieval has no head to train"
         if task.family == "ir" and cfg.batch_size == 1:
             yield "batch_size=1: retrieval learns from the other documents of a batch: give 2 or more"
         if absent := missing(task):

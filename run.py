@@ -246,7 +246,7 @@ def run_differences(state, cfg, path):
         if name not in RESUME_MAY_CHANGE and value != earlier:
             different.append(f"{name}={value}, but the run in {path} has {name}={earlier}")
     for name in sorted(before.keys() - now.keys()):
-        different.append(f"the run in {path} has {name}={before[name]}, which is no setting of train.py now")
+        different.append(f"the run in {path} has {name}={before[name]}, which is not a setting of train.py now")
     if all(os.path.exists(folder) for folder in draws_of(cfg["data"])):
         if load_data(cfg["data"]).fingerprint != state["data"]:
             different.append(f"the data are not those that the run in {path} was trained on")
@@ -369,7 +369,7 @@ class Run:
         cfg = self.cfg
         self.transformer = transformer
         self.optimizers = optimizers
-        self.optimizer_settings = {name: deepcopy(its.state_dict()["param_groups"]) for name, its in optimizers.items()}
+        self.optimizer_settings = {name: deepcopy(opt.state_dict()["param_groups"]) for name, opt in optimizers.items()}
         self.restore()
         if self.device.type == "cuda" and cfg.attention == "auto":
             model_checks.set_attention(transformer, self.device, self.versions, self.resumed)
@@ -554,7 +554,7 @@ class Run:
         """Return the mask ratio of a step and, if it has several objectives, the loss of each. sums: see train.py."""
         values = {}
         names = self.names_of(step)
-        if ratio := max(what.mask_ratio for what in self.groups_of(step)):
+        if ratio := max(objective.mask_ratio for objective in self.groups_of(step)):
             values["mask_ratio"] = ratio
         if len(names) > 1:
             for name, (loss_sum, count) in zip(names, sums.tolist()):

@@ -9,8 +9,8 @@
 # a parameter: 122 GB, more than an 80 GB GPU has. On 8 such GPUs that share them, each needs, in GB:
 #
 #   19.0   an eighth of 20 bytes a parameter, as PyTorch's allocator counts them
-#   13.1   embedding and head, gathered in fp32, their gradients, and these on their way to the others (12 bytes each)
-#    4.2   two blocks of 233M, gathered in bf16, and their gradients (18 bytes each)
+#   13.1   embedding and head gathered in fp32, their gradients, and buffers to exchange these (12 bytes a parameter)
+#    4.2   two blocks of 233M gathered in bf16, and their gradients (18 bytes for a parameter of one block)
 #    6.4   a chunk of the loss
 #   27.5   3 windows of 2,048 tokens with compiled blocks, 9.2 each
 #   70.3   in all (computed, see docs/speed.md); 1.1 more for CUDA

@@ -73,6 +73,6 @@ def utilization(dtype, flops, seconds, device):
         return {}
     name = torch.cuda.get_device_name(device).replace("-", " ")
     for part, peak in PEAK_FLOPS.items():
-        if re.search(rf"\b{part}\b(?! (NVL|Ti|D|Laptop)\b)", name):  # a variant is another chip
+        if re.search(rf"\b{part}\b(?! (NVL|Ti|D|Laptop)\b)", name):  # an H100 NVL is another chip
             return {"mfu": f"{flops / seconds / peak:.1%}"}
     return {}

@@ -85,7 +85,7 @@ def shape(folder):
         c = TABLES["defaults"] | TABLES["kinds"][kind] | content
         c |= {"rope_type": rope.get("type", "default")} | rope | TABLES["implied"][kind]
         c["rope_theta"] = float(c["rope_theta"])
-        context = "original_max_position_embeddings"  # beside rope_scaling it overrides the one in it
+        context = "original_max_position_embeddings"  # the value beside rope_scaling overrides the one in it
         c[context] = content.get(context, c[context])
         for name, source in TABLES["derived"].items():
             if c[name] is None:
@@ -130,7 +130,7 @@ def load(folder, report):
     """Return the model of a folder as the dict of a checkpoint at step 0; see `checkpoint.load`.
 
     The error lists every tensor that has no place. If the tokenizer has more ids than the model, the new rows of
-    embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
+    embedding and head are the mean of the others. This changes the other logits least (Hewitt, 2021).
     A bare encoder gets a head of zeros. Weights become fp32.
     """
     config = shape(folder)

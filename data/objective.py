@@ -151,7 +151,7 @@ class MicroBatch(NamedTuple):
 
 
 def group_windows(objective_of, cfg, n_windows, step, every=1):
-    """Return {objective: the numbers of its windows} for a step. every: look at every so many windows only.
+    """Return {objective: the numbers of its windows} for a step. every: look at one window in so many.
 
     objective_of: the function `objective` of train.py.
     """
@@ -179,8 +179,8 @@ def micro_batches(groups, micro_batch, rank, world_size):
     for (_, name, causal), pairs in kinds.items():
         own = pairs[rank::world_size]
         for part in np.array_split(range(len(own)), math.ceil(len(pairs) / world_size / micro_batch)):
-            its = [own[i] for i in part]
-            found.append(MicroBatch(name, causal, its or pairs[:1], bool(its)))
+            mine = [own[i] for i in part]
+            found.append(MicroBatch(name, causal, mine or pairs[:1], bool(mine)))
     return found
 
 
@@ -208,10 +208,10 @@ def look_ahead(groups_of, max_steps, batches):
     sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
     if sampled != again:
         raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
-    most_hidden_first = sorted(set().union(*sampled), key=lambda what: -what.mask_ratio)
-    one_of_each = {kind_of(what): what for what in most_hidden_first}  # the one that hides least: it might hide none
-    for what in one_of_each.values():
-        batches.check_repeatable(what)
+    most_hidden_first = sorted(set().union(*sampled), key=lambda objective: -objective.mask_ratio)
+    one_of_each = {kind_of(objective): objective for objective in most_hidden_first}  # the one that hides least
+    for objective in one_of_each.values():
+        batches.check_repeatable(objective)
     phases = []
     for groups in sampled:
         add_step(phases, groups)
@@ -257,10 +257,10 @@ def add_step(phases, groups):
             causal=same[0].causal,
             predict_from=same[0].predict_from,
         )
-        its = phase["objectives"].setdefault(name, new)
-        its["steps"] += windows / n_windows
-        its["mask_ratio"][1:] = ratio, max(ratio, its["mask_ratio"][2])
-        its["details"][1] = details
+        entry = phase["objectives"].setdefault(name, new)
+        entry["steps"] += windows / n_windows
+        entry["mask_ratio"][1:] = ratio, max(ratio, entry["mask_ratio"][2])
+        entry["details"][1] = details
 
 
 def phases_of(state):
@@ -275,20 +275,20 @@ def clm_steps(phases):
 
 def largest_mask_ratio(phases):
     """Return the largest mask ratio of a record of phases, 0 if nothing was hidden."""
-    return max((max(its["mask_ratio"]) for phase in phases for its in phase["objectives"].values()), default=0.0)
+    return max((max(entry["mask_ratio"]) for phase in phases for entry in phase["objectives"].values()), default=0.0)
 
 
 def is_decoder(phases):
     """Return whether the last phase trained the causal mask only."""
-    return all(its["causal"] for its in phases[-1]["objectives"].values())
+    return all(entry["causal"] for entry in phases[-1]["objectives"].values())
 
 
 def predicts_from(phases):
     """Return the position from which a model predicts a hidden token, "mask" or "before". phases: its record."""
     for phase in reversed(phases):
-        for its in phase["objectives"].values():
-            if its["mask_ratio"][1] > 0 and not its["causal"]:
-                return its["predict_from"]
+        for entry in phase["objectives"].values():
+            if entry["mask_ratio"][1] > 0 and not entry["causal"]:
+                return entry["predict_from"]
     return "mask"
 
 
@@ -307,15 +307,15 @@ def describe(phases):
     words = []
     for phase in phases[:4]:
         parts = []  # an objective each
-        for name, its in phase["objectives"].items():
+        for name, entry in phase["objectives"].items():
             text = title(name)
-            first, last = its["details"]
+            first, last = entry["details"]
             if last != first:
                 text += f" ({first} at first, {last} at last)"
             elif first:
                 text += f" ({first})"
-            if its["steps"] < phase["steps"]:
-                text += f" in {100 * its['steps'] / phase['steps']:.3g} % of the windows"
+            if entry["steps"] < phase["steps"]:
+                text += f" in {100 * entry['steps'] / phase['steps']:.3g} % of the windows"
             parts.append(text)
         words.append(f"{' and '.join(parts)} for {phase['steps']:,} steps")
     if len(phases) > 4:

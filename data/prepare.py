@@ -231,8 +231,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
         records = []
         limit = cfg.max_tokens / parts or math.inf
         bar = progress(total=len(mine), unit="shards")
-        with bar, contextlib.closing(make_pieces(make, mine, workers)) as made:
-            for record in made:
+        with bar, contextlib.closing(make_pieces(make, mine, workers)) as finished:
+            for record in finished:
                 if record["train"]["tokens"] > limit:
                     break
                 limit -= record["train"]["tokens"]
