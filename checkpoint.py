@@ -1,8 +1,8 @@
 """The checkpoint of a run: one file, out_dir/ckpt-<step>.pt.
 
-It is a dict of tensors and plain values that torch.load opens with weights_only=True. On disk it is complete or absent.
-In this zip archive, every record has a CRC-32. torch.load does not check those, so `read` does. Model folders of
-the Hugging Face hub are read as checkpoints too, and a checkpoint can be exported as one (data/hub.py):
+It holds a dict of tensors and plain values that torch.load opens with weights_only=True. On disk it is complete or
+absent. The file is a zip archive with a CRC-32 for each record. torch.load does not check those, so `read` does. Model
+folders of the Hugging Face hub are read as checkpoints too, and a checkpoint can be exported as one (data/hub.py):
 
     python checkpoint.py export CHECKPOINT_OR_RUN FOLDER --as=eurobert
 
@@ -27,10 +27,10 @@ from data.tokenizer import Tokenizer
 from model import ModelConfig, Transformer
 from runtime import weights_on_meta
 
-# What each checkpoint's dict has at least. A model of the hub has no settings.
+# The keys that every checkpoint has. For a model of the hub, `settings` is empty.
 PARTS = {"step", "model", "config", "settings", "tokenizer", "tokenizer_ranks"}
 MODEL = Path(__file__).with_name("model.py").read_text(encoding="utf-8")
-HUB_FILES = ("*.json", "model*.safetensors")  # what is downloaded of a model of the hub
+HUB_FILES = ("*.json", "model*.safetensors")  # the files of a hub model that are downloaded
 
 
 # ----------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def path_of(out_dir, step):
 
 
 def label(path):
-    """Return what results call a checkpoint: its folder and its step, such as demo-650; a hub model has its name."""
+    """Return a checkpoint's name in results: its folder and step, such as demo-650, or the name of a hub folder."""
     path = Path(path).resolve()
     if path.suffix == ".pt":
         return f"{path.parent.name}-{path.stem.removeprefix('ckpt-')}"
@@ -67,7 +67,7 @@ def save(path, state):
 def prune(out_dir, step, keep_last, keep_steps):
     """Delete the checkpoints up to `step`, except the newest `keep_last` of them and those of `keep_steps`.
 
-    Later ones stay: a run that resumed from `step` or earlier found them damaged.
+    Later ones stay: they are damaged, or this run would have resumed from them.
     """
     earlier = [other for other in steps(out_dir) if other <= step]
     for old in {*earlier[:-keep_last]} - {*keep_steps}:
@@ -79,7 +79,7 @@ def prune(out_dir, step, keep_last, keep_steps):
 
 
 def hub():
-    """Return data/hub.py, which is imported only where a path is a hub's: most runs have nothing to do with it."""
+    """Import and return data/hub.py, which most runs do not need."""
     from data import hub
 
     return hub
@@ -87,14 +87,14 @@ def hub():
 
 @contextmanager
 def refuse_damage(path):
-    """Raise Damaged for whatever goes wrong because a file is not as `save` wrote it: that takes many forms."""
+    """Turn the errors of a file that is not as `save` wrote it, which are of many kinds, into Damaged."""
     try:
         yield
     except (FileNotFoundError, PermissionError, DataError):
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        if isinstance(error, pickle.UnpicklingError):  # torch's advice is to run what the file holds
+        if isinstance(error, pickle.UnpicklingError):  # torch's message advises to run the code in the file
             why = "it must hold tensors and plain values only"
         raise Damaged(f"{path} is damaged or not a checkpoint of this project: {why}") from error
 
@@ -102,7 +102,7 @@ def refuse_damage(path):
 def read(path, weights=True):
     """Return a checkpoint's dict, with its tensors on the CPU. Raises Damaged if it is not as `save` wrote it.
 
-    weights=False: the tensors have a shape only, and their checksums are not computed.
+    weights=False: the tensors have shapes only, and no checksum is checked.
     """
     with refuse_damage(path):
         if weights:
@@ -129,21 +129,21 @@ def candidates(path, files=HUB_FILES):
         return found
     if local.is_file() or is_model(local):
         return [local]
-    hint = "" if local.exists() else ": no such file; train one (python train.py), or give one of the hub, hf:ORG/NAME"
+    hint = "" if local.exists() else ": no such file; train one (python train.py), or give a hub model, hf:ORG/NAME"
     raise DataError(f"{path or 'an empty path'} is neither a checkpoint nor a folder with one{hint}")
 
 
 def open_newest(path, weights=True, report=print):
-    """Return (its Path, its dict) of the newest of the `candidates` of a path that is whole. Damaged ones are reported.
+    """Return the Path and the dict of the newest of the path's `candidates` that is whole. Damaged ones are reported.
 
-    weights: see `read`. False: nothing is reported, and of a hub folder there is the config only. Raises Damaged or
-    DataError.
+    weights: see `read`. With False, nothing is reported, and the dict of a hub folder has its config only. Raises
+    Damaged or DataError.
     """
     if not weights:
         report = str  # says nothing
     for link in Path(path).glob("ckpt-*.pt"):
         if not link.exists():
-            report(f"{link} is a link to {link.readlink()}, which is not there; it is passed over.")
+            report(f"{link} is a link to {link.readlink()}, which does not exist; it is skipped.")
     found = candidates(path, HUB_FILES if weights else ("config.json",))
     for candidate in found:
         try:
@@ -151,7 +151,7 @@ def open_newest(path, weights=True, report=print):
                 return candidate, hub().load(candidate, report) if weights else {"config": hub().shape(candidate)}
             state = read(candidate, weights)
             if state.get("source", {}).get("model.py", MODEL) != MODEL:
-                report(f"{candidate}: model.py has changed since. Its own is in the checkpoint, as source['model.py']")
+                report(f"{candidate}: model.py has changed since. The checkpoint has the old one as source['model.py']")
             return candidate, state
         except Damaged as damaged:
             if len(found) == 1:
@@ -160,12 +160,12 @@ def open_newest(path, weights=True, report=print):
         except FileNotFoundError:
             if not steps(path):
                 raise
-            return open_newest(path, weights, report)  # a run that is writing here has deleted it
-    raise Damaged(f"no checkpoint in {path} is whole: put back a copy of one, or give another --out_dir to start anew")
+            return open_newest(path, weights, report)  # a run that is writing here has just deleted it
+    raise Damaged(f"no checkpoint in {path} is whole: restore one from a backup, or start anew in another --out_dir")
 
 
 def load(path, report=print):
-    """Return a checkpoint's dict with its tensors on the CPU; of a hub folder the same, at step 0, without settings.
+    """Return a checkpoint's dict with its tensors on the CPU. A hub folder gives one of step 0, without settings.
 
     Raises Damaged or DataError.
     """
@@ -212,7 +212,7 @@ def checksum(x):
 
 
 # ----------------------------------------------------------------------------
-# The model and the tokenizer in it
+# The model and the tokenizer in a checkpoint
 
 
 def tokenizer_of(state, path="the checkpoint"):
@@ -223,12 +223,12 @@ def tokenizer_of(state, path="the checkpoint"):
 
 def config_of(state, path):
     """Return the ModelConfig of a checkpoint's dict. Raises DataError if model.py does not know one of its fields."""
-    if "hub" in state:  # finetune.py has kept it
-        raise DataError(f"{path}: its encoder is a model of transformers, which is fine-tuned here only")
+    if "hub" in state:  # a fine-tuned model that finetune.py has saved
+        raise DataError(f"{path}: its encoder is a transformers model, which this project can only fine-tune")
     try:
         return ModelConfig(**state["config"])
     except TypeError as error:
-        raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
+        raise DataError(f"{path} was made by another model.py. This one cannot load it: {error}") from None
 
 
 def model_from(state, path="the checkpoint"):
@@ -241,7 +241,7 @@ def model_from(state, path="the checkpoint"):
         with weights_on_meta():  # the state's tensors become the parameters
             model = Transformer(config)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{path} was made by another model.py, which this one cannot follow: {error}") from None
+        raise DataError(f"{path} was made by another model.py. This one cannot load it: {error}") from None
     check_weights(model, state, path)
     shared = {}  # the names of each weight: a tied embedding has two, and so have weights that blocks share
     for name, p in model.named_parameters(remove_duplicate=False):
@@ -286,9 +286,9 @@ def main():
     parser.add_argument("path", help="a checkpoint, or the folder of a run")
     parser.add_argument("folder", help="where to write the model; a new folder")
     parser.add_argument("--as", dest="kind", choices=hub().EXPORTS, required=True)
-    words = parser.parse_args()
-    found = export(words.path, words.folder, words.kind)
-    print(f"wrote {words.folder} from {found}")
+    args = parser.parse_args()
+    found = export(args.path, args.folder, args.kind)
+    print(f"wrote {args.folder} from {found}")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
     python train.py config/small.py --lr=5e-4 --keep_steps=3000,6000
 
-The defaults are the script's own `name = literal  # comment` lines; a config file holds lines of
-the same kind, and may begin with the lines of another: base = "610m.py". All are parsed, never
-executed. All mistakes are reported before any work starts.
+The defaults are the script's own `name = literal  # comment` lines. A config file holds lines of the same kind and may
+include another file: base = "610m.py". Both are parsed, never executed. All mistakes are reported before any work.
 """
 
 import ast
@@ -17,10 +16,10 @@ from pathlib import Path
 
 from errors import nearest
 
-NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # by literal_eval
+NOT_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # what literal_eval raises
 RELATIONS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
 TAKES = {bool: "True or False", int: "an int below 2**63", float: "a float below 2**63", str: "a str"}
-NO_TEXT = r"[\0\ud800-\udfff]"  # in no path, and in no text that is UTF-8
+NO_TEXT = r"[\0\ud800-\udfff]"  # neither a path nor UTF-8 text can hold these
 
 
 class Settings(dict):
@@ -33,11 +32,11 @@ class Settings(dict):
 
 
 def load(script, argv, check=None, command=""):
-    """Return the Settings of `script` with `argv` applied, after everything that is wrong was reported in one message.
+    """Return the Settings of `script` with `argv` applied. If any are wrong, report them all in one message and exit.
 
     script: `__file__`; see `read_script`. argv: config files and `--key=value` words, of which a later one wins; or
-    --help, or --check, which only checks. check: called with the settings (wrong values left out); yields a sentence
-    for each thing that cannot work. command: how to start the script, if not by `python SCRIPT`. Raises SystemExit.
+    --help, or --check, which only checks. check: a function of the settings (without the wrong values) that yields a
+    sentence for each problem. command: how to start the script, if not by `python SCRIPT`.
     """
     command = command or f"python {Path(script).name}"
     defaults, about = read_script(script)
@@ -62,11 +61,11 @@ def load(script, argv, check=None, command=""):
 
 
 # ----------------------------------------------------------------------------
-# From words and files to assignments
+# From the command line and files to assignments
 
 
 def parse(argv, defaults):
-    """Return the Settings that argv (see `load`) makes of `defaults`, and what is wrong with it, a sentence each."""
+    """Apply argv (see `load`) to `defaults`. Return the Settings and a list of problems, a sentence each."""
     settings = Settings(defaults)
     problems = []
     for origin, name, value in assignments(argv, defaults, problems):
@@ -82,7 +81,7 @@ def parse(argv, defaults):
 
 
 def assignments(argv, defaults, problems):
-    """Yield (where it stands, name, value) for each assignment in argv and its files; add other words to `problems`."""
+    """Yield (origin, name, value) for each assignment in argv and its files. Add all other words to `problems`."""
     for word in argv:
         if not word.startswith("--"):
             yield from read_config(word, problems)
@@ -95,14 +94,14 @@ def assignments(argv, defaults, problems):
 
 
 def read_config(path, problems, readers=()):
-    """Yield (path:line, name, value) for each line of a config file; add others to `problems`.
+    """Yield (path:line, name, value) for each assignment in a config file. Add all other lines to `problems`.
 
-    A line `base = "other.py"` stands for the lines of that file, a path from this file's folder. readers: the files
-    whose base this one is, directly or not.
+    A line `base = "other.py"` includes that file, given relative to this file's folder. readers: the files that include
+    this one, directly or not.
     """
     try:
         if Path(path).is_fifo():
-            raise OSError("reading a pipe could wait for ever")
+            raise OSError("reading a pipe could wait forever")
         source = Path(path).read_text(encoding="utf-8")
         tree = ast.parse(source, path)
     except (OSError, *NOT_LITERAL) as error:
@@ -111,10 +110,10 @@ def read_config(path, problems, readers=()):
     for node in tree.body:
         name, value = literal_assignment(node)
         if name == "base":
-            base = Path(path).parent / (convert(value, "") or "")  # what is no path leaves the folder
+            base = Path(path).parent / (convert(value, "") or "")  # no path: the folder, which is then reported
             chain = (*readers, Path(path).resolve())
             if base.resolve() in chain:
-                problems.append(f"{path}:{node.lineno}: base={value!r} begins with the lines of this file itself")
+                problems.append(f"{path}:{node.lineno}: base={value!r} includes this file itself")
             else:
                 yield from read_config(str(base), problems, chain)
         elif name:
@@ -125,11 +124,11 @@ def read_config(path, problems, readers=()):
 
 
 def read_script(path):
-    """Return the settings of a script as {name: default}, and for --help its docstring and the lines that set them.
+    """Return the settings of a script as {name: default}, and its --help text: the docstring and the settings' lines.
 
-    Settings are the module-level `name = literal` lines before the first def, block or constant that is no literal.
-    Imports and bare expressions in between do not count, and names in capitals are constants. Raises SystemExit for a
-    setting with another value, such as 12 * 2048: nothing is executed.
+    Settings are the module-level `name = literal` lines before the first def, block or constant that is not a literal.
+    Imports and bare expressions in between are skipped, and names in capitals are constants. Raises SystemExit for a
+    setting whose value is not a literal, such as 12 * 2048: nothing is executed.
     """
     source = Path(path).read_text(encoding="utf-8")
     tree = ast.parse(source, path)
@@ -152,7 +151,7 @@ def read_script(path):
 
 
 def literal_assignment(node):
-    """Return (name, value) of a statement `name = literal`, ("", None) of any other."""
+    """Return (name, value) of a statement `name = literal`, or ("", None) for any other statement."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         with suppress(*NOT_LITERAL):
             return node.targets[0].id, ast.literal_eval(node.value)
@@ -164,7 +163,7 @@ def literal_assignment(node):
 
 
 def value_of(text, kind):
-    """Return what the text of a word stands for. A str needs no quotes, nor do the parts of a tuple."""
+    """Return the value that the text after --key= stands for. A str and the items of a tuple need no quotes."""
     if kind is str:
         return text
     with suppress(*NOT_LITERAL):
@@ -175,7 +174,7 @@ def value_of(text, kind):
 
 
 def convert(value, default):
-    """Return `value` as the type of `default` (1e6 as 1000000), None if it is of another type."""
+    """Return `value` as the type of `default` (1e6 as 1000000), or None if it does not fit that type."""
     kind = type(default)
     if kind is tuple:
         values = value if isinstance(value, (tuple, list)) else [value]
@@ -190,12 +189,12 @@ def convert(value, default):
 
 
 def first_item(default):
-    """Return the item of a tuple whose type all its items have; an empty tuple is one of integers."""
+    """Return an item that shows the type of a tuple's items: the first, or 0 for an empty tuple (integers)."""
     return default[0] if default else 0
 
 
 def takes(name, default):
-    """Return what a setting takes, as the beginning of a sentence."""
+    """Return which values a setting takes, as the beginning of a sentence."""
     kind = TAKES.get(type(default))
     if kind is None:
         kind = f"a tuple of {type(first_item(default)).__name__}"
@@ -203,9 +202,9 @@ def takes(name, default):
 
 
 def value_problems(cfg, limits=(), choices={}):
-    """Yield a sentence for each setting with a value, or an item, that it cannot have.
+    """Yield a sentence for each setting that has a forbidden value or item.
 
-    limits: (one of RELATIONS, bound, names of settings), ... choices: {name: the values that there are}.
+    limits: (a key of RELATIONS, bound, names of settings), ... choices: {name: its allowed values}.
     """
     for relation, bound, names in limits:
         for name in names.split():

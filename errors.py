@@ -1,6 +1,6 @@
-"""The two errors that a user can cause, and output that cannot cause any.
+"""Errors with a message for the user, and output that cannot stop a run.
 
-Scripts print the message of a DataError, of which Damaged is one kind, and exit with status 1.
+Scripts print the message of a DataError, or of its subclass Damaged, and exit with status 1.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 
 def report_ctrl_c(kind, error, trace):
-    """Say that Ctrl-C has ended this process, instead of a traceback; a shell sees the status 130.
+    """Print one line instead of a traceback when Ctrl-C ends this process. A shell sees status 130.
 
     train.py saves first: see `stop_signals`.
     """
@@ -25,17 +25,17 @@ def report_ctrl_c(kind, error, trace):
 
 sys.excepthook = report_ctrl_c
 
-# Scripts import this module before others need these packages, or a newer Python.
+# Scripts import this module first, so that a missing package or an old Python gets a clear message.
 if sys.version_info < (3, 10):
     sys.exit(
-        f"Python {sys.version.split()[0]} is too old: make the environment with 3.10 or a newer one, such as "
-        "python3.12 -m venv .venv (README, Quick start)"
+        f"Python {sys.version.split()[0]} is too old: make the environment with Python 3.10 or newer, for "
+        "example python3.12 -m venv .venv (README, Quick start)"
     )
 if all(map(find_spec, ("numpy", "tiktoken", "torch", "tqdm"))):
     from tqdm import tqdm
 else:
     sys.exit(
-        "PyTorch or another package is missing here: activate the environment (. .venv/bin/activate), or make it: "
+        "PyTorch or another package is missing: activate the environment (. .venv/bin/activate), or make it: "
         "python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt (README, Quick start)"
     )
 
@@ -50,27 +50,27 @@ class Damaged(DataError):
 
 @contextmanager
 def exit_with_message():
-    """Make a DataError or an OSError end this process with its message instead of a traceback. Decorates a main()."""
+    """Decorate a main(): a DataError or an OSError ends the process with its message instead of a traceback."""
     protect_output()
-    if "\\udc" in repr(sys.argv):  # a byte of a name that is not UTF-8, which torch cannot open
-        sys.exit(f"{sys.argv[1:]}: a name is not UTF-8: give another one")
+    if "\\udc" in repr(sys.argv):  # from a file name that is not UTF-8, which torch cannot open
+        sys.exit(f"{sys.argv[1:]}: a name is not UTF-8: rename the file")
     try:
         yield
     except DataError as error:
         sys.exit(error)
-    except OSError as error:  # of a full disk, it names no file
+    except OSError as error:  # a full disk, for example
         sys.exit(f"{error}. Fix this, and repeat the command")
 
 
 def nearest(word, words):
-    """Return " Did you mean ...?" for the end of a message about an unknown word; "" if no known word is like it."""
+    """Return " Did you mean ...?" for the end of a message about an unknown word, or "" if no known word is close."""
     for near in difflib.get_close_matches(word, words, 1):
         return f" Did you mean {near!r}?"
     return ""
 
 
 class Output:
-    """Standard output or error, without their failures: a closed terminal, a dead pipe or a full disk stops nothing."""
+    """Wraps stdout or stderr and ignores failed writes: a closed terminal, a broken pipe or a full disk."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -78,7 +78,7 @@ class Output:
     def write(self, text):
         with suppress(OSError):
             self.stream.write(text)
-            if "\n" in text:  # a reader of a log should not have to wait
+            if "\n" in text:  # so that lines appear in a log at once
                 self.stream.flush()
 
     def flush(self):
@@ -90,19 +90,19 @@ class Output:
 
 
 def protect_output():
-    """Make what this process prints from now on unable to stop it."""
+    """Wrap stdout and stderr, so that a failed print cannot stop this process."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed before Python started
             stream = open(os.devnull, "w")
-        with suppress(AttributeError, OSError):  # it is no file of Python, or fails already
-            stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
+        with suppress(AttributeError, OSError):  # not one of Python's files, or already broken
+            stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
         if not isinstance(stream, Output):
             setattr(sys, name, Output(stream))
 
 
 def show(function, *args):
-    """Call a function whose failure must not stop a run: one that prints or draws, above all. If it fails, warn."""
+    """Call a function whose failure must not stop a run, such as one that prints or draws. If it fails, warn."""
     try:
         function(*args)
     except (Exception, SystemExit) as error:
@@ -112,7 +112,7 @@ def show(function, *args):
 def stop_signals():
     """Return a list that collects, from now on, the signals that ask this process to stop.
 
-    They are SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm can send it) and SIGHUP. Ignored ones stay so, as under nohup.
+    They are SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (Slurm can send it) and SIGHUP. Ignored ones stay ignored (nohup).
     The same signal a second time stops the process at once.
     """
     received = []
@@ -128,15 +128,15 @@ def stop_signals():
 
 
 class LogLines:
-    """A file for a progress bar in a log: each time that the bar is drawn becomes a line of standard error."""
+    """A file object for a progress bar in a log: each update of the bar becomes a line on stderr."""
 
     def write(self, text):
-        if text.strip():  # not when it is cleared
+        if text.strip():  # tqdm clears the bar with blanks
             print(text.strip(), file=sys.stderr)
 
 
 def progress(*args, **options):
-    """Return a tqdm progress bar, with its arguments, on a terminal; in a log it is a line each minute."""
+    """Return a tqdm progress bar with these arguments. In a log, it prints a line each minute instead."""
     if sys.stderr.isatty():
         return tqdm(*args, **options, dynamic_ncols=True)
     line = "{desc} {n_fmt}/{total_fmt} {unit}, {elapsed}, about {remaining} left, {rate_fmt}{postfix}"

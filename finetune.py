@@ -46,7 +46,7 @@ corpus = ""  # ir: the folder in the BEIR layout to search; empty: that of train
 columns = ""  # names of the text columns of a table: title,body
 label = ""  # name of the label column of a table; empty: label
 form = ""  # how the columns become one text, such as "Premise: {}\nHypothesis: {}"
-metric = ""  # the main one, such as f1; pearson or spearman: sc predicts numbers; empty: the family's or the task's
+metric = ""  # the main one, such as f1; with pearson or spearman, sc predicts numbers; empty: the family's or task's
 tasks_dir = "data/tasks"  # where the files of the named data sets are
 # --- training ---
 max_steps = 1000  # optimizer steps, at most; 0: score the model as it is (zero-shot; ir only)
@@ -59,10 +59,10 @@ beta2 = 0.95  # AdamW
 eps = 1e-5  # AdamW
 weight_decay = 0.1  # AdamW, on all parameters
 grad_clip = 1.0  # largest norm of the gradient
-seed = 1  # of the head, the order of the examples and dropout
+seed = 1  # for the head's weights, the order of the examples and dropout
 freeze = False  # train only the head
 # --- model ---
-causal = False  # the attention mask in fine-tuning, whatever it was in pretraining
+causal = False  # True: fine-tune with the causal mask, whatever the mask was in pretraining
 dropout = 0.1  # before the head of tc and qa
 temperature = 0.05  # ir: cosines are divided by it
 max_len = 2028  # largest number of tokens of a text; the model's seq_len if that is smaller
@@ -70,7 +70,7 @@ max_len = 2028  # largest number of tokens of a text; the model's seq_len if tha
 eval_interval = 100  # steps between validations
 eval_examples = 1000  # examples in each of those validations
 test_examples = 0  # examples of validation and of test that are scored at the end, evenly spread; 0 = all
-protocol = "auto"  # ir: how texts become vectors: study, or own: a hub model's own way; auto = own if it is zero-shot
+protocol = "auto"  # ir, how texts become vectors: study, own (a hub model's own way), or auto (own if zero-shot)
 full_corpus = True  # ir: search all documents; False: only the judged ones, which the paper's metric needs
 # --- machine ---
 device = "auto"  # cpu, cuda; auto = cuda if there is a GPU
@@ -101,7 +101,7 @@ def check(cfg, needs_checkpoint=True, reads_data="--check" in sys.argv):
     try:
         task = describe_task(cfg)
         if task.family == "ir" and cfg.freeze:
-            yield "freeze: retrieval has no head of its own to train"
+            yield "freeze: retrieval has no head to train"
         if task.family == "ir" and cfg.batch_size == 1:
             yield "batch_size=1: retrieval learns from the other documents of a batch: give 2 or more"
         if absent := missing(task):

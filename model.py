@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 MAX_LAYERS = 1000
 MAX_WEIGHTS = 10**11
-MAX_ROTARY = 2**29  # seq_len * head_dim; the rotary tables take 3 GB then
+MAX_ROTARY = 2**29  # seq_len * head_dim; the rotary tables then take 3 GB
 
 
 @dataclass
@@ -42,7 +42,7 @@ class ModelConfig:
     norm_eps: float = 1e-5
     tie_embeddings: bool = False  # True: the output head shares the embedding's weight
     qkv_bias: bool = False  # biases on the queries, keys and values, as in Qwen 2
-    rope_scaling: tuple = ()  # of Llama 3.1: (factor, low, high, context), see `rope_tables`
+    rope_scaling: tuple = ()  # as in Llama 3.1: (factor, low, high, context), see `rope_tables`
     head_dim: int = 0  # width of a head; 0 = d_model / n_head
     qk_norm: bool = False  # an RMSNorm for the queries and one for the keys, as in Qwen 3
 
@@ -54,7 +54,7 @@ class ModelConfig:
         """Return what is wrong with this shape, as a list of sentences. Builds nothing."""
         found = []
         for name, value in vars(self).items():
-            kind = type(getattr(ModelConfig, name))  # of the default
+            kind = type(getattr(ModelConfig, name))  # the default's type
             fits = type(value) is kind or (kind is float and type(value) is int)
             if not fits:
                 found.append(f"{name}={value!r:.80}: must be of type {kind.__name__}")
@@ -117,7 +117,7 @@ def attention_mask(T, causal, doc_start=None, doc_end=None, device=None):
 
 
 def why_not_triton(device_type, D, dtype):
-    """Return why the fused kernels cannot run here, "" if they can."""
+    """Return why the fused kernels cannot run here, or "" if they can."""
     if triton is None:
         return "Triton is not installed"
     if D not in (32, 64, 96, 128):
@@ -144,13 +144,13 @@ def attention_bounds(causal, doc_start, doc_end):
     """Return the bounds that the fused kernels need, four int32 (B, T), or [] if doc_start is None.
 
     The first two say which keys a query sees: doc_start and doc_end (see `attention`) with the causal mask built in.
-    Neither decreases along a row, so the queries that see a key are an interval, too. The last two are the bounds of
-    that. For example, in a prefix LM whose prefix has three tokens:
+    Neither decreases along a row, so the queries that see a key are an interval, too. The last two are its bounds.
+    For example, in a prefix LM whose prefix has three tokens:
 
         keys that a query sees      [0,3)  [0,3)  [0,3)  [0,4)  [0,5)
         queries that see a key      [0,5)  [0,5)  [0,5)  [3,5)  [4,5)
 
-    Raises RuntimeError where a bound decreases. It does not wait for a GPU, where the error comes later, as a
+    Raises RuntimeError if a bound decreases. On a GPU, for which this does not wait, the error comes later, as a
     device-side assertion.
     """
     if doc_start is None:
@@ -180,7 +180,7 @@ def attention(q, k, v, causal, doc_start=None, doc_end=None, backend="auto", bou
         the prefix, t + 1)) and sliding windows (t - w, t + w + 1). The kernels skip what no token of a block sees.
     backend: "triton" is the fused kernels at the end of this file. "sdpa" is PyTorch's fused attention.
         "reference" is the formula in plain PyTorch, in q's dtype. "auto" is one of them, see `resolve_backend`.
-    bounds: what `attention_bounds(causal, doc_start, doc_end)` returns, from a caller who needs it for several layers.
+    bounds: what `attention_bounds(causal, doc_start, doc_end)` returns, if the caller shares it between layers.
 
     Returns (B, T, H, D) in q's dtype.
     """
@@ -260,7 +260,7 @@ def rope_tables(seq_len, head_dim, theta, scaling=()):
 
 
 def rotate(x, cos, sin):
-    """Apply rotary positions (Su et al., 2021) in fp32. x: (B, T, H, D). cos, sin: of `rope_tables`.
+    """Apply rotary positions (Su et al., 2021) in fp32. x: (B, T, H, D). cos, sin: from `rope_tables`.
 
     Each pair (a, b) = (x[i], x[i + D/2]) is rotated to (a cos - b sin, b cos + a sin), by an angle that is
     proportional to the position. So the product of a query and a key depends only on their distance.
@@ -358,7 +358,7 @@ class Transformer(nn.Module):
     def logits(self, hidden):
         """Map hidden states (..., d_model) to logits (..., vocab_size).
 
-        The fused loss takes head.weight instead of this. To edit it, for a soft cap for example, use --loss=plain.
+        The fused loss reads head.weight and skips this. If you edit it, for a soft cap say, train with --loss=plain.
         """
         return self.head(hidden)
 
@@ -375,10 +375,10 @@ def loss_and_gradient(logits, targets, weights, with_grad):
     """Return the summed cross entropy in fp32 and its gradient with respect to the logits, or None.
 
     logits: (n, V). targets: int64 (n,), negative where nothing is predicted. weights: (n,), 0 there. Works in place,
-    because the logits are the largest tensor of a training step. Compiled, it writes no copy of them. To train another
-    loss, edit `plain_loss` instead, which needs no gradient by hand.
+    because the logits are the largest tensor of a training step. Compiled, their fp32 copy never gets into memory. To
+    train another loss, edit `plain_loss` instead, for which autograd computes the gradient.
     """
-    target, weight = targets.clamp(min=0)[:, None], weights[:, None]  # (n, 1), like all that is not (n, V)
+    target, weight = targets.clamp(min=0)[:, None], weights[:, None]  # (n, 1), as are all tensors but x and gradient
     x = logits.to(torch.float32, copy=torch.compiler.is_compiling())
     at_target = x.gather(1, target)
     largest = x.amax(-1, keepdim=True)
@@ -396,7 +396,7 @@ def loss_and_gradient(logits, targets, weights, with_grad):
 
 @lru_cache
 def adds_in_fp32(device, dtype):
-    """Whether a product of matrices of this dtype can be added to an fp32 matrix in one kernel. Tries it."""
+    """Return whether one kernel can add a matrix product in this dtype to an fp32 matrix. Tries it."""
     x = torch.ones(16, 16, device=device)
     try:
         torch.addmm(x, x.to(dtype), x.to(dtype), out_dtype=x.dtype, out=x)
@@ -436,7 +436,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_total):
         d_hidden, d_weight = ctx.saved_tensors
-        # In place, as d_weight is large. So a second backward pass of the same loss is refused by PyTorch.
+        # In place, because d_weight is large. So PyTorch refuses a second backward pass of the same loss.
         return d_hidden.mul_(d_total), d_weight.mul_(d_total), *[None] * 5
 
 
@@ -449,7 +449,7 @@ def linear_cross_entropy(hidden, weight, targets, weights=None, loss_and_gradien
     if weights is None:
         weights = targets >= 0
     N, V = len(hidden), len(weight)
-    chunk = max(64, 2**21 // V // 64 * 64)  # rows whose logits, 2 million of them, fit the cache of a CPU
+    chunk = max(64, 2**21 // V // 64 * 64)  # rows with about 2 million logits, which fit a CPU's cache
     if hidden.is_cuda:  # equal chunks of at most 2^30 logits (2.1 GB in 16 bits), or 1/32 of a smaller GPU's memory
         memory = torch.cuda.get_device_properties(hidden.device).total_memory
         largest = min(2**30, memory // 64) // V
@@ -480,7 +480,7 @@ def plain_cross_entropy(hidden, logits_of, targets, weights, loss, chunk=1024):
     def loss_of(hidden, targets, weights):
         losses = loss(logits_of(hidden).float(), targets)
         if losses.shape != targets.shape:
-            raise ValueError(f"plain_loss returned {tuple(losses.shape)}: expected {len(targets)} losses, one a row")
+            raise ValueError(f"plain_loss returned {tuple(losses.shape)}: expected {len(targets)} losses, one per row")
         return (losses * weights).sum()
 
     chunks = zip(hidden.split(chunk), targets.split(chunk), weights.split(chunk))
@@ -490,7 +490,7 @@ def plain_cross_entropy(hidden, logits_of, targets, weights, loss, chunk=1024):
 class PretrainingLoss(nn.Module):
     """batch -> (sum of losses, number of predicted tokens). This is the module that DDP wraps.
 
-    Divide by the number of the whole step, over all micro-batches and processes.
+    Divide the sum by the number in the whole step, over all micro-batches and processes.
 
     batch: a dict with `tokens` (B, T), `positions` (N,) in the flattened batch, `targets` (N,), and, where rows
         hold several documents, `doc_start` and `doc_end` (B, T). With `weights` (N,), 0 where nothing is predicted,
@@ -548,8 +548,8 @@ class PretrainingLoss(nn.Module):
 #
 #     dV = Pᵀ dO    dP = dO Vᵀ    dS = P * (dP - delta)    dQ = dS K / sqrt(D)    dK = dSᵀ Q / sqrt(D)
 #
-# where delta, (T,), is the row sum of P * dP, which equals the row sum of O * dO. P is not kept, because S and the
-# log-sum-exp of its rows give it back. There are two kernels: dq_kernel holds a block of queries and loops over keys
+# where delta, (T,), is the row sum of P * dP, which equals the row sum of O * dO. P is not stored but recomputed from S
+# and the log-sum-exp of its rows. There are two kernels: dq_kernel holds a block of queries and loops over keys
 # (dQ, delta), dkv_kernel holds a block of keys and loops over queries (dK, dV). Each program owns the rows that it
 # sums, so results are bitwise repeatable. The price is that both compute S and dP: 7 matrix products instead of 5.
 #
@@ -569,8 +569,8 @@ except ImportError:  # without Triton the kernels below are plain functions that
 def load_columns(x, start, T, BLOCK: tl.constexpr, WIDTH: tl.constexpr, STRIDE: tl.constexpr, CHECK: tl.constexpr):
     """Load rows start .. start + BLOCK of a (T, WIDTH) matrix whose rows lie STRIDE apart, see `load_block`.
 
-    The offset from x has 32 bits. With a part of it in 64, the compiler keeps the addresses of all loads of a thread
-    in registers, up to 39 more, and moves each of them in each turn of a loop.
+    The offset from x has 32 bits. With a 64-bit part, the compiler would keep the addresses of all of a thread's loads
+    in registers, up to 39 more, and advance each of them in every iteration.
     """
     r = tl.arange(0, BLOCK)[:, None]
     d = tl.arange(0, WIDTH)[None, :]
@@ -634,15 +634,15 @@ def mask_bounds(doc_start, doc_end, b, start, T, BLOCK: tl.constexpr, STEP: tl.c
 
     Each query sees the keys of an interval [first, last). Each key is seen by the queries of an interval (FOR_KEYS:
     doc_start and doc_end are then the second half of `attention_bounds`). Neither end decreases along a row, so the
-    first and the last token of a block say all about it. For two documents and a padding token, T = 6:
+    first and the last token of a block determine the rest. For two documents and a padding token, T = 6:
 
         token              0      1      2      3      4      5
         document         [0,3)  [0,3)  [0,3)  [3,5)  [3,5)  [5,5)
         query, causal    [0,1)  [0,2)  [0,3)  [3,4)  [3,5)  [5,5)    tokens 0 .. 2: [lo, hi) = [0,3), all see [0,1)
         key, causal      [0,3)  [1,3)  [2,3)  [3,5)  [4,5)  [5,5)    tokens 0 .. 2: [lo, hi) = [0,3), all see [2,3)
 
-    [lo, hi) covers the intervals of all BLOCK tokens. [begin, end) is inside of each of them, and begins and ends
-    a multiple of STEP after lo (STEP = 1 in the example). Only the edges, [lo, begin) and [end, hi), need a mask.
+    [lo, hi) covers the intervals of all BLOCK tokens. [begin, end) lies inside each of them, and begins and ends a
+    multiple of STEP after lo (STEP = 1 in the example). Only the edges, [lo, begin) and [end, hi), need a mask.
     """
     t = start + tl.arange(0, BLOCK)
     final = tl.minimum(start + BLOCK, T) - 1  # the last token of the block
@@ -680,7 +680,7 @@ def num_blocks(lo, begin, end, hi, STEP: tl.constexpr, MASKED: tl.constexpr):
 
 @jit
 def block_start(i, lo, begin, end, STEP: tl.constexpr, MASKED: tl.constexpr):
-    """Return the first token of the i-th of those blocks."""
+    """Return the first token of the i-th block that `num_blocks` counts."""
     if not MASKED:
         return begin + i * STEP
     start = lo + i * STEP
@@ -847,10 +847,10 @@ def dkv_kernel(
 
 KERNELS = {"forward": forward_kernel, "dq": dq_kernel, "dkv": dkv_kernel}
 
-# Launch settings: (architecture, head dim), and "causal" for the causal mask without bounds alone -> for each of the
-# three kernels (BLOCK_M, BLOCK_N, warps, stages, and sometimes the most registers of a thread: so few that one more
-# program fits on a multiprocessor, or so many that the compiler does not spill some to try that). "fp32" stands for
-# fp32 inputs on any GPU, None for all other GPUs and the interpreter. Where head dim 96 has no row, it has that of 128.
+# Launch settings of the three kernels by (architecture, head dim): BLOCK_M, BLOCK_N, warps, stages, and sometimes the
+# most registers of a thread: so few that one more program fits on a multiprocessor, or so many that the compiler need
+# not spill any. Rows with "causal" are for the causal mask without bounds. "fp32" stands for fp32 inputs on any GPU,
+# None for all other GPUs and the interpreter. A head dim of 96 without a row uses that of 128.
 # The rows of (90, 64) and (90, 96) were among the fastest of about ten on an H200 with the full and the causal mask
 # (docs/results/speed). The others were never timed: they are the largest blocks that spill no more than a few bytes of
 # registers, see tests/ahead_of_time.py.
@@ -892,14 +892,14 @@ def launch_settings(which, architecture, H, H_kv, D, dtype, causal, documents):
     width = triton.next_power_of_2(D)
     causal = causal and not documents  # bounds have the causal mask built in
     keys = (architecture, D, "causal" * causal), (architecture, D), (architecture, width), (None, D)
-    row = next(LAUNCH[key] for key in keys if key in LAUNCH)[list(KERNELS).index(which)]  # the first that there is
+    row = next(LAUNCH[key] for key in keys if key in LAUNCH)[list(KERNELS).index(which)]  # the first that exists
     names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
     return dict(H=H, H_KV=H_kv, D=D, CAUSAL=causal, DOCUMENTS=documents) | dict(zip(names, row))
 
 
 def launch(which, tensors, causal, bounds):
     """Launch a kernel. tensors: its arguments, from q and k on. bounds: those of the queries; for dkv, of the keys."""
-    q, k, *others = [x.contiguous() for x in tensors]  # the kernels know no other strides
+    q, k, *others = [x.contiguous() for x in tensors]  # the kernels assume these strides
     B, T, H, D = q.shape
     H_kv = k.shape[2]
     settings = launch_settings(which, architecture(q.device), H, H_kv, D, q.dtype, causal, len(bounds) > 0)
@@ -916,7 +916,7 @@ def empty_outputs(q):
     return q.new_empty(q.shape), q.new_empty(B, H, T, dtype=torch.float32)
 
 
-# Two operators. torch.compile needs the shapes of their outputs (register_fake) and gradients (register_autograd).
+# Two operators. torch.compile needs the shapes of their outputs (register_fake), autograd the gradients.
 @torch.library.custom_op(
     "nanoencoder::attention",
     mutates_args=(),

@@ -1,4 +1,4 @@
-"""Is the fused attention right on this GPU? Do the loss and the attention mask in model.py compute what they did?"""
+"""Is the fused attention right on this GPU? Do the fused loss and attention still compute what model.py says?"""
 
 import warnings
 from functools import lru_cache, partial
@@ -19,7 +19,8 @@ pytorch_attention = partial(model.attention, backend="sdpa")
 def three_documents(B, T, device):
     """Return doc_start and doc_end, int32 (B, T), of rows with three documents and four tokens of padding.
 
-    A token sees the whole rest of its document, and to the left half of its length. So no two bounds are alike.
+    A token sees the rest of its document and, to its left, half a document's length. This is not symmetric, so the
+    bounds of the queries and those of the keys differ.
     """
     t = torch.arange(T, dtype=torch.int32, device=device).expand(B, T)
     length = T // 3
@@ -39,14 +40,14 @@ def attention_inputs(config, dtype, device, causal, documents, B, T):
 
 
 def attention_results(attention, q, k, v, d_out, *mask):
-    """Return the output of an attention and the gradients of q, k and v. mask: causal, doc_start, doc_end."""
+    """Return an attention function's output and the gradients of q, k and v. mask: causal, doc_start, doc_end."""
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     out = attention(q, k, v, *mask)
     return [out.detach(), *torch.autograd.grad(out, (q, k, v), d_out)]
 
 
 def relative_error(found, exact):
-    """Return the largest relative error of results of `attention_results`; infinite if one is not a number."""
+    """Return the largest relative error among the tensors of `attention_results`; infinite if one has a NaN."""
     largest = 0.0
     for x, expected in zip(found, exact):
         error = (x.double() - expected).norm() / expected.double().norm()
@@ -57,8 +58,8 @@ def relative_error(found, exact):
 def check_attention(config, dtype, device, causal, documents, fused=fused_attention):
     """Return the largest relative error of the output and gradients of the fused attention for a small random batch.
 
-    The formula in float64 is the measure. Rows have 304 tokens: whole blocks of the kernels and a part of one, and a
-    multiple of 16, so that training uses the same compiled kernels. Raises what the kernels raise.
+    The reference is the formula in float64. Rows of 304 tokens end in a partial block. 304 is a multiple of 16, so
+    training uses the same compiled kernels. Raises what the kernels raise.
     """
     tensors, mask = attention_inputs(config, dtype, device, causal, documents, 2, 304)
     exact = attention_results(exact_attention, *(x.double() for x in tensors), *mask)
@@ -67,7 +68,7 @@ def check_attention(config, dtype, device, causal, documents, fused=fused_attent
 
 @lru_cache  # a study asks for each of its runs
 def loss_is_edited(causal):
-    """Whether `plain_loss` of `Transformer.logits`, or its gradient, differs from the fused loss with this mask."""
+    """Return whether `plain_loss` of `Transformer.logits`, or its gradient, differs from the fused loss."""
     transformer = model.Transformer(model.ModelConfig(vocab_size=64)).eval()
     torch.nn.init.normal_(transformer.head.weight)  # larger logits, which a soft cap changes
     t = torch.arange(16)
@@ -82,12 +83,12 @@ def loss_is_edited(causal):
 
 @lru_cache
 def attention_is_edited(seq_len):
-    """Whether the formula of the attention or its mask is something else than PyTorch's.
+    """Return whether the attention formula or `attention_mask` differs from PyTorch's attention.
 
     seq_len: the tokens of a row, of which at most 16,384 are compared in the mask.
     """
-    T = max(1, min(seq_len, 16_384))  # it may be wrong, which is told elsewhere
-    for causal in (True, False):  # without documents, as PyTorch's attention calls `attention_mask` for them, too
+    T = max(1, min(seq_len, 16_384))  # a wrong seq_len is reported elsewhere
+    for causal in (True, False):  # without documents, for which the "sdpa" backend calls `attention_mask` itself
         expected = torch.ones(T, T, dtype=torch.bool).tril(0 if causal else T)
         error = check_attention(model.ModelConfig(), torch.float32, "cpu", causal, False, pytorch_attention)
         if error > 1e-3 or not (model.attention_mask(T, causal) == expected).all():
@@ -96,18 +97,18 @@ def attention_is_edited(seq_len):
 
 
 def stress_attention(config, dtype, device, causal, documents, fused=fused_attention, passes=50, B=8, T=2048):
-    """Return how many of so many forward and backward passes are not bitwise equal to the first.
+    """Return how many of `passes` forward and backward passes are not bitwise equal to the first.
 
     Raises ValueError if the first differs from PyTorch's attention by more than the rounding of both, since
     `check_attention` sees short rows only. A race between a kernel's copies and its matrix products can be too rare for
-    `check_attention`: a Triton before 3.7.1 leaves out a fence (fence.proxy.async) between them on Hopper.
+    `check_attention`: Triton before 3.7.1 leaves out a fence (fence.proxy.async) between them on Hopper.
     """
     tensors, mask = attention_inputs(config, dtype, device, causal, documents, B, T)
     first = attention_results(fused, *tensors, *mask)
     error = relative_error(first, attention_results(pytorch_attention, *tensors, *mask))
     if error > 0.02:
         raise ValueError(f"for rows of {T} tokens it differs from PyTorch's attention by {error:.1%}")
-    different = torch.zeros((), dtype=torch.int64, device=device)  # on the GPU, which need not wait between the passes
+    different = torch.zeros((), dtype=torch.int64, device=device)  # on the GPU, so that passes need not wait
     for _ in range(passes - 1):
         again = attention_results(fused, *tensors, *mask)
         unequal = [(x != y).any() for x, y in zip(again, first)]
@@ -116,9 +117,9 @@ def stress_attention(config, dtype, device, causal, documents, fused=fused_atten
 
 
 def fused_attention_fails(config, dtype, device):
-    """Return why the fused attention must not be used for such a model here, "" if it can be.
+    """Return why the fused attention must not be used for this model on this GPU, or "" if it can be.
 
-    It can be if its error is no more than rounding and the same input always gives the same result, for each mask.
+    It can be if, for each mask, its error is no more than rounding and the same input always gives the same result.
     """
     if why := model.why_not_triton("cuda", config.head_dim, dtype):
         return why
@@ -127,12 +128,12 @@ def fused_attention_fails(config, dtype, device):
         for mask in MASKS:
             error = check_attention(config, dtype, device, *mask)
             if error > allowed:
-                return f"its relative error is {error:.1e}, of which {allowed:.0e} could be rounding"
+                return f"its relative error is {error:.1e}; rounding explains at most {allowed:.0e}"
             if dtype == torch.float32:  # one stage, see LAUNCH in model.py: no copy runs beside a product
                 continue
             if unequal := stress_attention(config, dtype, device, *mask):
                 return f"the same input gave another result {unequal} times"
-    except Exception as fault:  # of the compiler, the driver, or because there is no C compiler
+    except Exception as fault:  # from Triton's compiler or the driver, or there is no C compiler
         return f"it raises {type(fault).__name__}: {fault}"[:300]
     return ""
 
@@ -140,8 +141,8 @@ def fused_attention_fails(config, dtype, device):
 def set_attention(transformer, device, versions, earlier):
     """Choose "triton" or "sdpa" for a model on a GPU, and note it in `versions`. If it is "sdpa", warn why.
 
-    earlier: a checkpoint's dict, or None. Its backend stays if neither a version nor model.py has changed, even where a
-    check might now differ. Rank 0 chooses for all processes.
+    earlier: a checkpoint's dict, or None. Its backend is kept if no version and no line of model.py has changed, even
+    if the check might now decide differently. Rank 0 chooses for all processes.
     """
     before = {}
     if earlier and earlier["source"]["model.py"] == Path(model.__file__).read_text(encoding="utf-8"):
@@ -152,6 +153,6 @@ def set_attention(transformer, device, versions, earlier):
     if world()[0] == 0 and not backend:
         why = fused_attention_fails(transformer.config, transformer.compute_dtype, device)
         if why:
-            warnings.warn(f"attention: PyTorch's, not the fused kernels: {why}")
+            warnings.warn(f"using PyTorch's attention instead of the fused kernels: {why}")
         backend = "sdpa" if why else "triton"
     transformer.attention_backend = versions["attention"] = decision_of_rank_0(backend)

@@ -1,4 +1,4 @@
-"""The class Run, which owns a run of train.py: it checks the settings, resumes, logs, saves checkpoints and ends."""
+"""The class Run, which owns a run of train.py: it checks the settings, resumes, logs and saves checkpoints."""
 
 import json
 import math
@@ -42,7 +42,7 @@ RESUME_MAY_CHANGE = set(
     "resume out_dir data micro_batch log_interval eval_interval checkpoint_interval keep_last keep_steps "
     "verify_data device compile recompute deterministic shard".split()
 )
-NOT_TRAINED = set(  # the parts of a checkpoint beside `Run.trained`
+NOT_TRAINED = set(  # the keys of a checkpoint that are not in `Run.trained`
     "step log model optimizer config settings data versions schedule source tokenizer tokenizer_ranks".split()
 )
 PATHS = "out_dir", "data", "branch_from", "init_from"  # settings that may differ between the processes of a run
@@ -64,7 +64,7 @@ def origin(cfg):
 def model_config(settings, vocab_size):
     """Return the ModelConfig that train.py's settings describe.
 
-    vocab_size: of the tokenizer. A larger one of the original model stays.
+    vocab_size: the tokenizer's. If that of the original model is larger, it stays.
     """
     base = PRESETS.get(settings["model"])
     if base is None:  # "origin"
@@ -118,11 +118,11 @@ def check_settings(cfg, found):
     needed = max(cfg.switch_step, cfg.warmup_steps + cfg.decay_steps)
     if needed > cfg.max_steps >= 1:
         yield (
-            f"max_steps={cfg.max_steps}: the schedule has {needed} steps; give more, or a smaller --switch_step, or "
-            "--warmup_steps and --decay_steps"
+            f"max_steps={cfg.max_steps}: the schedule has {needed} steps; give more, or a smaller --switch_step, "
+            "--warmup_steps or --decay_steps"
         )
     if cfg.loss == "fused" and any(map(model_checks.loss_is_edited, (True, False))):
-        yield "loss=fused: it differs from --loss=plain. Edit `plain_loss` or `logits` in model.py, give --loss=plain"
+        yield "loss=fused: it differs from --loss=plain. Edit only `plain_loss` or `logits`, and give --loss=plain"
     if cfg.branch_from and cfg.init_from:
         yield "branch_from and init_from: give one of them"
 
@@ -135,12 +135,12 @@ def check_shape(cfg, found):
     else:
         found.origin = path
     if cfg.model == "origin" and not path:
-        yield "model=origin: give init_from or branch_from, whose shape it is"
+        yield "model=origin: give init_from or branch_from, which it takes the shape of"
     if cfg.model in PRESETS or (cfg.model == "origin" and found.origin):
         found.config = config = model_config(cfg, vocab_size=128)
         yield from config.problems()
         if cfg.attention != "reference" and model_checks.attention_is_edited(config.seq_len):
-            yield f"attention={cfg.attention}: `attention_mask` in model.py is edited, give --attention=reference"
+            yield f"attention={cfg.attention}: `attention_mask` in model.py is edited: give --attention=reference"
         if cfg.attention == "triton":
             machine = resolve_auto(cfg)
             if why := why_not_triton(machine.device, config.head_dim, getattr(torch, machine.dtype, None)):
@@ -158,7 +158,7 @@ def check_data(cfg, found):
     if cfg.global_batch_tokens % T:
         yield f"global_batch_tokens={cfg.global_batch_tokens}: must be a multiple of seq_len = {T}"
     if round(cfg.mask_ratio * T) == 0:
-        yield f"mask_ratio={cfg.mask_ratio}: masks not one token of {T}"
+        yield f"mask_ratio={cfg.mask_ratio}: masks none of the {T} tokens of a window"
     if cfg.clm_windows and not 0 < round(cfg.clm_windows * windows) < windows:
         yield f"clm_windows={cfg.clm_windows}: of the {windows} windows of a step, at least one must be CLM and one MLM"
     if cfg.window_split == "random" and T < 24:
@@ -200,7 +200,7 @@ def check_folder(cfg, found):
             return
         interval = cfg.checkpoint_interval
         if config.exists():
-            with refuse_malformed(f"{config} is not of a run of train.py: give another --out_dir"):
+            with refuse_malformed(f"{config} is not from a run of train.py: give another --out_dir"):
                 interval = json.loads(config.read_bytes())["settings"]["checkpoint_interval"]
         log = read_metrics(out)
         if log and log[-1]["step"] - log[0]["step"] > interval:  # it must have had a checkpoint
@@ -225,7 +225,7 @@ def check_start(cfg, found):
         if step > cfg.max_steps:
             yield f"max_steps={cfg.max_steps}: {path} is at step {step}"
         if optimizer != cfg.optimizer:
-            yield f"optimizer={cfg.optimizer}: that of {path} is {optimizer}. init_from takes its weights only"
+            yield f"optimizer={cfg.optimizer}: that of {path} is {optimizer}. Use init_from to take its weights only"
 
 
 CHECKS = check_settings, check_shape, check_data, check_folder, check_start
@@ -239,14 +239,14 @@ def run_differences(state, cfg, path):
     """Yield a sentence if a checkpoint is of a run with other data or other settings that decide what is learned."""
     before = state["settings"]
     now = resolve_auto(cfg)
-    defaults, _ = read_script(ROOT / "train.py")  # a setting that the run does not know had no effect then
+    defaults, _ = read_script(ROOT / "train.py")  # a setting that is newer than the run had its default effect
     different = []
     for name, value in now.items():
         earlier = before.get(name, defaults.get(name))
         if name not in RESUME_MAY_CHANGE and value != earlier:
             different.append(f"{name}={value}, but the run in {path} has {name}={earlier}")
     for name in sorted(before.keys() - now.keys()):
-        different.append(f"the run in {path} has {name}={before[name]}, which is no setting of train.py now")
+        different.append(f"the run in {path} has {name}={before[name]}, which is not a setting of train.py now")
     if all(os.path.exists(folder) for folder in draws_of(cfg["data"])):
         if load_data(cfg["data"]).fingerprint != state["data"]:
             different.append(f"the data are not those that the run in {path} was trained on")
@@ -255,7 +255,7 @@ def run_differences(state, cfg, path):
 
 
 def shape_differences(theirs, ours):
-    """Return what differs between two shapes, dicts, as two lists of sentences: what must be equal, and the context."""
+    """Return two lists of sentences on how two shapes (dicts) differ: in what must be equal, and in the context."""
     different = []
     context = []
     for name, value in theirs.items():
@@ -295,15 +295,15 @@ def check_same_model(state, config, tokenizer, path, report):
 class Run:
     """A run of train.py on one of its processes: the machine, the data, the records, and what has been trained so far.
 
-    `first`: the number of steps before this start of the run. `step`: the number of steps made in all. `is_complete`:
-    weights, counts and log are of the same step, so a checkpoint may be saved. `last`, `switches`, `stopping`: the
-    newest step ends the run, ends a phase, or is the last one because a signal came.
+    `first`: how many steps were done when this process started. `step`: how many are done now. `is_complete`: weights,
+    counts and log are at the same step, so a checkpoint may be saved. `last`, `switches`, `stopping`: the newest step
+    ends the run, ends a phase, or is the last one because a signal came.
     `trained` goes into each checkpoint: `phases` (see `data.objective.add_step`), `tokens`, `seconds` and `flops` of
     all steps, and `verified`, the step up to which the data are known to be as they were prepared.
     """
 
     def __init__(self, cfg, objective):
-        """Set up this process, lock out_dir and open the data, of which rank 0 prepares the default ones."""
+        """Set up this process, lock out_dir and open the data. Rank 0 prepares the embedded data if missing."""
         self.cfg = cfg
         self.out = Path(cfg.out_dir)
         self.device, self.rank, self.world_size = runtime.set_up(cfg.device, cfg.deterministic)
@@ -369,7 +369,7 @@ class Run:
         cfg = self.cfg
         self.transformer = transformer
         self.optimizers = optimizers
-        self.optimizer_settings = {name: deepcopy(its.state_dict()["param_groups"]) for name, its in optimizers.items()}
+        self.optimizer_settings = {name: deepcopy(opt.state_dict()["param_groups"]) for name, opt in optimizers.items()}
         self.restore()
         if self.device.type == "cuda" and cfg.attention == "auto":
             model_checks.set_attention(transformer, self.device, self.versions, self.resumed)
@@ -477,7 +477,7 @@ class Run:
                 print(f"{', '.join(changed)}: changed since step {self.first} of this run")
 
     # ------------------------------------------------------------------------
-    # Its steps
+    # The steps
 
     def steps(self):
         """Yield the number of each step that is left, until a signal asks to stop."""
@@ -497,7 +497,7 @@ class Run:
     def finish_step(self, step):
         """Add a step to the totals in `trained`, and set `step`, `phase`, `switches` and `stopping`."""
         cfg, trained, groups = self.cfg, self.trained, self.groups_of(step)
-        self.poll()  # waits for the update of several GPUs
+        self.poll()  # with several GPUs, this waits for the update
         objectives.add_step(trained["phases"], groups)
         trained["tokens"] += sum(map(len, groups.values())) * self.config.seq_len
         trained["seconds"] += time.perf_counter() - self.started
@@ -507,7 +507,7 @@ class Run:
         if self.phase not in self.compiled:
             self.compiled.add(self.phase)
             self.before = dict(trained)  # the throughput leaves out the first step of a phase, which compiles
-        # Phases may also alternate, step by step: those are no switches.
+        # Phases may also alternate from step to step, so only the first four changes count as switches.
         self.switches = len(trained["phases"]) < 5 and not self.last and self.phase_of(step + 1) != self.phase
 
     def poll(self):
@@ -532,14 +532,14 @@ class Run:
                 f"checkpoints that it may have spoiled, those after step {self.trained['verified']}, then resume",
                 Damaged,
             )
-        if not any_unknown:  # all shards were right after this start, so they were in every step before it
+        if not any_unknown:  # all shards are intact, so they were in every step before this start
             self.trained["verified"] = self.first
 
     def is_due(self, interval):
         return self.step % interval == 0 or self.last
 
     # ------------------------------------------------------------------------
-    # What it writes
+    # The log and the checkpoints
 
     def throughput(self, loss):
         """Return the tokens per second since the last call, for the log, and show them in the progress bar."""
@@ -554,7 +554,7 @@ class Run:
         """Return the mask ratio of a step and, if it has several objectives, the loss of each. sums: see train.py."""
         values = {}
         names = self.names_of(step)
-        if ratio := max(what.mask_ratio for what in self.groups_of(step)):
+        if ratio := max(objective.mask_ratio for objective in self.groups_of(step)):
             values["mask_ratio"] = ratio
         if len(names) > 1:
             for name, (loss_sum, count) in zip(names, sums.tolist()):
@@ -576,7 +576,7 @@ class Run:
     def save(self):
         """Write a checkpoint, then delete those that need not be kept. With shards, all processes call this.
 
-        Raises DataError, and saves nothing, if a weight or a number of an optimizer is not finite.
+        Raises DataError, and saves nothing, if a weight or a value of an optimizer is not finite.
         """
         if self.rank > 0 and not self.sharded:
             return
@@ -619,7 +619,7 @@ class Run:
         return "Start again; a lower lr often helps."
 
     # ------------------------------------------------------------------------
-    # Its end
+    # The end
 
     def __enter__(self):
         return self
@@ -631,7 +631,7 @@ class Run:
             show(self.save)
 
     def end(self):
-        """Leave the other processes. After a signal, end this one as a shell expects, whose loop Ctrl-C ends, too."""
+        """Leave the process group. After a signal, exit as a shell expects, so that Ctrl-C also ends a shell's loop."""
         del self.ddp_loss  # before its process group: the other order can deadlock in gloo's destructor
         if self.world_size > 1:
             dist.barrier()
@@ -643,7 +643,7 @@ class Run:
 
 
 def compare_processes(facts):
-    """Raise DataError on all processes unless their `facts`, a dict by name, are equal. All call this at the same time.
+    """Raise DataError on all processes unless their `facts`, a dict by name, are equal. All of them must call this.
 
     The value None means that a process does not know a fact.
     """
@@ -667,14 +667,14 @@ def load_optimizers(optimizers, state, path, report):
     saved = state.pop("optimizer", {})
     if saved.keys() != optimizers.keys():
         raise DataError(
-            f"{path} has other optimizers: {', '.join(saved)}; here they are {', '.join(optimizers)}. init_from takes "
-            "its weights only"
+            f"{path} has other optimizers: {', '.join(saved)}; here they are {', '.join(optimizers)}. Use init_from to "
+            "take its weights only"
         )
     for name, optimizer in optimizers.items():
         groups = optimizer.state_dict()["param_groups"]
         theirs = saved[name]["param_groups"]
         if [group["params"] for group in groups] != [group["params"] for group in theirs]:
-            raise DataError(f"{path}: {name} has other groups of parameters here. init_from takes its weights only")
+            raise DataError(f"{path}: {name} has other parameter groups here. Use init_from to take its weights only")
         given = saved[name].get("settings", theirs)
         for number, group in enumerate(groups):
             for key, value in theirs[number].items():
@@ -716,9 +716,9 @@ def remove_partial_files(out):
 
 
 def read_metrics(out_dir):
-    """Return the whole lines of a run's metrics.jsonl, a dict each; [] if there is none.
+    """Return the complete lines of a run's metrics.jsonl, a dict each; [] if there is no file.
 
-    Raises DataError if a line is something else.
+    Raises DataError if a line is not an object with a step.
     """
     path = Path(out_dir) / "metrics.jsonl"
     if not path.is_file():
@@ -734,7 +734,7 @@ def read_metrics(out_dir):
             except MALFORMED:
                 raise DataError(
                     f"{path}, line {number}: {line[:60]!r}: expected an object with a step, as "
-                    '{"step": 10, "loss": 5.1}; mend or delete this line'
+                    '{"step": 10, "loss": 5.1}; fix or delete this line'
                 ) from None
             lines.append(values)
     return lines
@@ -749,7 +749,7 @@ class MetricsLog:
     """A run's metrics.jsonl: one JSON object per line, appended as the run goes.
 
     after: the step of the checkpoint from which the run continues; -1 starts a new log. Lines of later steps are
-    removed, because those steps will be made again. `checksum` is that of all lines so far. Each checkpoint holds it,
+    removed, because those steps will run again. `checksum` is that of all lines so far. Each checkpoint holds it,
     so that a change of the file is noticed.
     """
 

@@ -1,4 +1,4 @@
-"""The machine that a script runs on: device, dtype, determinism, memory, processes, and a model shared over them."""
+"""The machine that a script runs on: device, dtype, determinism, memory, processes, and a model sharded over them."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ from errors import DataError
 def resolve_auto(settings):
     """Replace "auto" in the settings `device` and `dtype` by what this machine has. Returns a copy.
 
-    Warns about bfloat16 without instructions for it: a product takes 60 times as long on a Zen 3 CPU.
+    Warns if the machine has no instructions for bfloat16: on a Zen 3 CPU, a matrix product takes 60 times as long.
     """
     device = settings["device"]
     dtype = settings["dtype"]
@@ -40,7 +40,7 @@ def resolve_auto(settings):
 
 
 def device_problems(settings):
-    """Yield what is wrong with the settings device and dtype: an unknown name, or this process's GPU is not there."""
+    """Yield what is wrong with the settings device and dtype: an unknown name, or a GPU that this machine lacks."""
     yield from value_problems(
         settings, choices={"device": ["auto", "cpu", "cuda"], "dtype": ["auto", "float32", "bfloat16"]}
     )
@@ -50,29 +50,29 @@ def device_problems(settings):
 
 
 def use_determinism():
-    """Make every operation of this process repeatable, bit for bit. An operation that cannot be raises RuntimeError."""
+    """Make this process's results repeatable, bit for bit. An operation that cannot do this raises RuntimeError."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # finds bugs of PyTorch, takes 5 % of a step
-    torch.ones(64).exp()  # sets up MKL from one thread: from two, one start in ten differed in its last bits
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid, which takes 5 % of a step
+    torch.ones(64).exp()  # sets up MKL from one thread: with two, one start in ten differed in the last bits
 
 
 def keep_freed_memory():
-    """Let glibc keep what a step frees for the next one. Else the system clears those pages anew in each step."""
+    """Let glibc keep the memory that a step frees. Otherwise the system zeroes the same pages again in each step."""
     with suppress(OSError, AttributeError, TypeError):  # another C library has no mallopt
         mallopt = ctypes.CDLL(None).mallopt
         for option in (-1, -3):  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, in bytes
-            mallopt(option, 2**30) or mallopt(option, 2**25)  # glibc before 2.35 takes no more
+            mallopt(option, 2**30) or mallopt(option, 2**25)  # the limit before glibc 2.35
 
 
 def world():
-    """This process's (rank, number of processes), as torchrun sets them; (0, 1) without torchrun."""
+    """Return this process's (rank, number of processes), as torchrun sets them; (0, 1) without torchrun."""
     world_size = int(os.environ.get("WORLD_SIZE", 1))
-    return int(os.environ.get("RANK", 0)) % world_size, world_size  # 0 of 1, where a shell has a RANK of its own
+    return int(os.environ.get("RANK", 0)) % world_size, world_size  # rank 0 of 1, even if a shell sets RANK
 
 
 def local_rank():
-    """This process's number on its machine, as torchrun sets it; 0 without torchrun."""
+    """Return this process's rank on its machine, as torchrun sets it; 0 without torchrun."""
     return int(os.environ.get("LOCAL_RANK", 0)) % world()[1]
 
 
@@ -95,7 +95,7 @@ def set_up(device, deterministic):
 
 
 def decision_of_rank_0(value):
-    """Return the value that rank 0 gives, on all processes. They call this at the same time."""
+    """Return rank 0's value on all processes, which must all call this."""
     box = [value]
     if dist.is_initialized():
         dist.broadcast_object_list(box)
@@ -103,7 +103,7 @@ def decision_of_rank_0(value):
 
 
 def from_all(value):
-    """Return the values of all processes, by rank. They call this at the same time."""
+    """Return a list of the values of all processes, by rank. All of them must call this."""
     if not dist.is_initialized():
         return [value]
     values = [None] * dist.get_world_size()
@@ -112,16 +112,16 @@ def from_all(value):
 
 
 def refuse_together(message, kind=DataError):
-    """Raise a DataError, or an error of another kind, on this process. All others do so at the same time."""
+    """Raise a DataError, or an error of another kind. All processes must call this, so that none waits for another."""
     if dist.is_initialized():
-        dist.destroy_process_group()  # or Python's end may abort in gloo's threads
+        dist.destroy_process_group()  # otherwise gloo's threads may abort when Python exits
     raise kind(message)
 
 
 def any_process(values, device):
     """Return for each value, such as a list of received signals, whether it is true on at least one process."""
     true = [bool(value) for value in values]
-    if not dist.is_initialized():  # one GPU need not wait for its update here
+    if not dist.is_initialized():  # so that a single GPU's update is not waited for here
         return true
     count = torch.tensor(true, dtype=torch.float32, device=device)
     dist.all_reduce(count)
@@ -129,21 +129,21 @@ def any_process(values, device):
 
 
 def peak_memory(device):
-    """Return the most memory that this process has had, in bytes: of a GPU, or of the host."""
+    """Return this process's peak memory in bytes: on its GPU or, without one, on the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 # ----------------------------------------------------------------------------
-# Shards: each process holds a part of every weight, of its gradient and of the optimizer's state (PyTorch's FSDP2)
+# Sharding (PyTorch's FSDP2): each process holds a part of every weight, its gradient and its optimizer state
 
 
 @contextmanager
 def weights_on_meta():
-    """A module that is built in this context has its weights on the meta device: they have shapes, but no memory.
+    """Within this context, new modules have their weights on the meta device: shapes, but no memory.
 
-    All else that it has, such as its rotary tables, has its values. Checkpoints do not hold those.
+    Buffers such as the rotary tables get their values as usual, because checkpoints do not hold them.
     """
 
     def to_meta(module, name, p):
@@ -156,12 +156,12 @@ def weights_on_meta():
 
 
 def shard(loss_module, device):
-    """Share the weights of a PretrainingLoss on the meta device over the processes, in place. They have no values yet.
+    """Shard a PretrainingLoss, whose weights are on the meta device, over the processes, in place. Sets no values.
 
     The processes gather the matrices of a block before its forward pass and again before its backward pass. They do so
-    in the dtype of the products, which is the cast of `Linear`, made before the exchange instead of after it. All other
-    weights (embedding, head, norms, biases) are one group, in fp32, because what model.py does with them is in fp32.
-    Each micro-batch's backward pass averages the gradients, in fp32: adding them up first would take memory for all.
+    in `compute_dtype`: this is the cast of `Linear`, made before the exchange instead of after it. All other weights
+    (embedding, head, norms, biases) are one group and stay in fp32, as without shards. The gradients are averaged in
+    fp32 after each micro-batch: adding them up first would take memory for whole gradients.
     """
     transformer = loss_module.model
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -174,7 +174,7 @@ def shard(loss_module, device):
 
 
 def gather(x):
-    """Return a whole tensor in place of shards, on all processes. They call this at the same time."""
+    """Return the whole tensor of a sharded one, and any other x as it is. All processes must call this."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
@@ -188,9 +188,9 @@ def map_items(function, x):
 
 
 def whole(state):
-    """Return a state dict with whole tensors in place of shards. All processes call this at the same time.
+    """Return a state dict with whole tensors in place of shards. All processes must call this.
 
-    They are on the CPU of rank 0. The other processes have None, because a checkpoint may fit a host once only.
+    The whole tensors are on the CPU of rank 0. Other ranks get None: a host may have memory for one copy only.
     """
 
     def whole_tensor(x):
@@ -203,7 +203,7 @@ def whole(state):
 
 
 def outline(state):
-    """Return a state dict whose tensors have a shape only, except single numbers."""
+    """Return a state dict with its tensors on the meta device, so that they have shapes only. Scalars keep values."""
     return map_items(lambda x: x.to("meta") if isinstance(x, torch.Tensor) and x.ndim else x, state)
 
 
@@ -214,19 +214,19 @@ def from_rank_0(state):
 
 
 def scatter(x, like):
-    """Return the shards of a whole tensor as a DTensor on the devices of `like`. Only the x of rank 0 has values."""
+    """Return a whole tensor as a DTensor that is sharded like `like`. Only rank 0's x needs values."""
     x = x if dist.get_rank() == 0 else torch.empty(x.shape)
     return distribute_tensor(x.to(like.device, like.dtype), like.device_mesh, like.placements)
 
 
 def scatter_weights(transformer, weights):
-    """Load a state dict of rank 0 into a model with shards, in place. The others give one of the same names."""
+    """Load rank 0's state dict into a sharded model, in place. Other ranks give one with the same names and shapes."""
     for name, x in transformer.state_dict().items():
         x.copy_(scatter(weights[name], x))
 
 
 def scatter_optimizer(optimizer, state):
-    """Replace whole tensors in an optimizer's state dict by shards, if its weights are shards. See `from_rank_0`."""
+    """Shard the tensors of an optimizer's state dict, in place, if its weights are sharded. See `from_rank_0`."""
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     for number, values in state["state"].items():
         for key, x in values.items():

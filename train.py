@@ -29,7 +29,7 @@ resume = False  # continue from the newest checkpoint in out_dir; start anew whe
 branch_from = ""  # another run's checkpoint: take its weights, optimizer and step, then follow these settings
 init_from = ""  # a checkpoint or a hub model: take its weights only and start at step 0 (continued pretraining)
 # --- data and objective ---
-data = "data/prepared/embedded"  # a folder of data.prepare (this one is made if missing), or a mixture: a:0.7,b:0.3
+data = "data/prepared/embedded"  # a folder from data.prepare (this one is made if missing), or a mixture: a:0.7,b:0.3
 verify_data = True  # compute the checksums of the data while the run trains, and stop if one is wrong
 max_steps = 650  # the budget, in optimizer steps
 switch_step = 200  # steps before it are CLM, from it on MLM; 0 = pure MLM, max_steps = pure CLM
@@ -64,21 +64,21 @@ beta2 = 0.95  # AdamW
 eps = 1e-8  # AdamW
 weight_decay = 0.1  # on all parameters
 grad_clip = 1.0  # largest norm of the gradient
-seed = 1  # of the initial weights, the order of the data and the masks
+seed = 1  # for the initial weights, the order of the data and the masks
 # --- logging and checkpoints, in steps ---
 log_interval = 10  # a line in metrics.jsonl
 eval_interval = 50  # both validation losses
 eval_windows = 64  # windows of the validation set, always the same ones with the same masks
 checkpoint_interval = 100  # a checkpoint; also at a switch, at the end, on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP
 keep_last = 2  # how many of the newest checkpoints to keep; at least 2 until the run ends
-keep_steps = ()  # steps whose checkpoints are made and kept, for later runs to branch from; also that of switch_step
+keep_steps = ()  # steps whose checkpoints are saved and kept, for later runs to branch off; also that of switch_step
 # --- machine ---
 device = "auto"  # cuda where there is one, else cpu
 dtype = "auto"  # of activations: float32, bfloat16; auto = bfloat16 where the device has it
 attention = "auto"  # triton, sdpa, or reference (the plain formula, which follows an edited attention_mask)
 compile = False  # torch.compile the blocks and the loss: pays off on a GPU, costs more than it gains in a short run
 recompute = False  # activation checkpointing: less memory, about a third more compute
-shard = False  # share weights, gradients and optimizer over the processes, for models that do not fit one GPU
+shard = False  # shard weights, gradients and optimizer over the processes, for models that do not fit one GPU
 deterministic = False  # bit-for-bit reproducible on a GPU too, slower; a CPU always is
 
 
@@ -87,9 +87,9 @@ deterministic = False  # bit-for-bit reproducible on a GPU too, slower; a CPU al
 
 
 def objective(step, window, n_windows, cfg):
-    """Return what window number `window`, of the `n_windows` of step number `step`, trains. Nothing else decides it.
+    """Return the objective of window number `window` of the `n_windows` in step number `step`. Nothing else decides it.
 
-    This is an objective of data/objective.py, or None to leave the window out.
+    It is an objective of data/objective.py, or None to leave the window out.
     """
     if step < cfg.switch_step or (window + step) % n_windows < round(cfg.clm_windows * n_windows):
         return CLM()
@@ -125,9 +125,9 @@ def main():
 
 
 def make_model(cfg, run):
-    """Return the Transformer and its PretrainingLoss. The CPU draws the weights, so every machine has the same.
+    """Return the Transformer and its PretrainingLoss. The CPU draws the weights, so they are the same on every machine.
 
-    With shards, each process has a part of the weights. They get their values later, in `run.start`.
+    With --shard, each process holds a part of the weights. They get their values later, in `run.start`.
     """
     torch.manual_seed(cfg.seed)
     if run.sharded:
@@ -166,7 +166,7 @@ def make_optimizers(transformer, cfg):
     groups = [{"params": [embedding], "lr_scale": cfg.embedding_lr_scale}, {"params": others}]
     betas = (cfg.beta1, cfg.beta2)
     optimizers = {"adamw": torch.optim.AdamW(groups, cfg.lr, betas, cfg.eps, cfg.weight_decay, fused=True)}
-    if matrices:  # with updates of the size of AdamW's, so that one learning rate serves both (arXiv 2502.16982)
+    if matrices:  # with updates as large as AdamW's, so that one learning rate serves both (arXiv 2502.16982)
         optimizers["muon"] = torch.optim.Muon(matrices, cfg.lr, cfg.weight_decay, adjust_lr_fn="match_rms_adamw")
     grouped = [p for optimizer in optimizers.values() for group in optimizer.param_groups for p in group["params"]]
     if sorted(map(id, grouped)) != sorted(map(id, transformer.parameters())):
@@ -182,17 +182,17 @@ def make_optimizers(transformer, cfg):
 
 
 def forward_backward(run, step):
-    """Run the forward and the backward pass of each of this process's micro-batches in a step.
+    """Run the forward and backward passes of this process's micro-batches in a step.
 
     The gradient is that of the sum of the losses. It becomes that of the mean in `scale_and_clip`, when the number of
-    predicted tokens of all processes is known. Returns fp64 (names, 2): for each name of an objective, the sum of the
-    losses and the number of predicted tokens (or the sum of their weights) on this process.
+    predicted tokens of all processes is known. Returns fp64 (names, 2): for each of `run.names_of(step)`, the sum of
+    the losses and the number of predicted tokens (or the sum of their weights) on this process.
     """
     parts = run.parts_of(step)
     names = run.names_of(step)
     sums = torch.zeros(len(names), 2, dtype=torch.float64, device=run.device)
     for number, part in enumerate(parts, 1):  # next_batch returns the batch of each part, in this order
-        run.ddp_loss.require_backward_grad_sync = number == len(parts)  # DDP sums after the last one, shards after each
+        run.ddp_loss.require_backward_grad_sync = number == len(parts)  # DDP syncs after the last one, FSDP after each
         loss_sum, count = run.ddp_loss(run.next_batch(), part.causal)
         if not part.is_own:  # a window of another process: its gradient here is 0
             loss_sum.backward(torch.zeros_like(loss_sum))
@@ -205,8 +205,8 @@ def forward_backward(run, step):
 def scale_and_clip(transformer, sums, cfg, world_size):
     """Scale the gradient to that of the mean loss over all predicted tokens of the step, then clip it.
 
-    Before, it is that of the summed loss, averaged over the processes. sums: see `forward_backward`. Returns the sums
-    over all processes, on the CPU, and the norm before clipping. Here the CPU waits for a GPU.
+    Before this, it is that of the summed loss, averaged over the processes. sums: see `forward_backward`. Returns the
+    sums over all processes, on the CPU, and the gradient norm before clipping. Here the CPU waits for the GPU.
     """
     if world_size > 1:
         dist.all_reduce(sums)
@@ -259,13 +259,13 @@ def train(cfg):
 
     with run:  # after an error, it saves the newest step, if that is complete
         for step in run.steps():  # ends early after Ctrl-C or another signal
-            torch.manual_seed(hash((cfg.seed, step, run.rank)))  # of dropout, if you add it
+            torch.manual_seed(hash((cfg.seed, step, run.rank)))  # for dropout, if you add it
             sums = forward_backward(run, step)
             sums, grad_norm = scale_and_clip(transformer, sums, cfg, run.world_size)
             loss = finite_loss(run, step, sums, grad_norm)
             lr = learning_rate(step, cfg)
-            torch.manual_seed(hash((cfg.seed, step)))  # of what an update draws: the same on all processes
-            run.is_complete = False  # from here on, weights, counts and log are of different steps
+            torch.manual_seed(hash((cfg.seed, step)))  # for an update that draws numbers: the same everywhere
+            run.is_complete = False  # from here on, weights, counts and log are at different steps
             update(optimizers, lr, run.world_size)
             run.finish_step(step)
 
@@ -275,7 +275,7 @@ def train(cfg):
             if run.is_due(cfg.eval_interval) or run.switches:
                 values |= run.evaluate(loss_module)
             run.write(values)
-            run.is_complete = True  # now all of them are of this step, and it may be saved
+            run.is_complete = True  # now they are all at this step, so it may be saved
             if run.rank == 0:
                 show(print_losses, run, values)
             if run.is_due(cfg.checkpoint_interval) or run.switches or run.stopping or run.step in cfg.keep_steps:

@@ -7,10 +7,10 @@
 #
 #   python train.py config/continue.py --init_from=out/610m-mlm40-42k --out_dir=out/610m-mlm40-dec42k-mlm40-54k
 #
-# The paper's table has 610M models after 42k steps. With 12k steps of MLM more, the CLM model passes the MLM model that
+# The paper has 610M models after 42k steps. After 12k more steps of MLM, the CLM model passes the MLM model that
 # gets the same steps: SC 87.8 and 87.6, TC 92.8 and 92.3, IR 80.3 and 79.9. On QA it does not: 63.2 and 66.6, and after
 # 22k steps 66.6 and 67.7. After 2k steps it is behind on all but TC. The paper does not state the learning rate of
-# these steps; this one is that of its pretraining.
+# these steps. This preset takes that of its pretraining.
 #
 # For a hub decoder that was trained on trillions of tokens, we know of no study that says how many steps are enough.
 # Set max_steps and global_batch_tokens to your own budget.
@@ -19,7 +19,7 @@ model = "origin"
 init_from = "out/610m-clm-42k/ckpt-42000.pt"
 out_dir = "out/610m-clm-dec42k-mlm40-54k"
 seq_len = 2_048
-seed = 2  # not that of the run it continues, which would give the same batches with the same masks again
+seed = 2  # with the seed of the run it continues, the batches and masks would be the same again
 max_steps = 12_000  # * 2,359,296 = 28.3B tokens, 29 % of the 42k steps before
 warmup_steps = 500
 

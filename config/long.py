@@ -15,13 +15,13 @@ out_dir = "out/610m-mlm40-42k-8k"
 # With the base 10,000 the slowest pair turns once in 2 pi * 10,000^(62/64) = 47k tokens; with 160,000 in 690k.
 seq_len = 8_192
 rope_theta = 160_000.0
-micro_batch = 6  # * 8,192 tokens are as many as 24 * 2,048; 288 windows per step, on 8 GPUs 6 micro-batches
+micro_batch = 6  # 6 * 8,192 = 24 * 2,048 tokens; 288 windows per step are 6 micro-batches on 8 GPUs
 window_split = "document"  # attention stays within a document
 seed = 2
 max_steps = 7_500  # * 2,359,296 = 17.7B tokens, 18 % of 99.1B
-lr = 2e-4  # 0.4 of 5e-4
+lr = 2e-4  # 0.4 times that of pretraining
 warmup_steps = 200
-decay_steps = 1_250  # a sixth
+decay_steps = 1_250  # a sixth of the steps
 eval_interval = 250
 eval_windows = 288  # 2.4M tokens
 keep_steps = ()

@@ -5,8 +5,8 @@
 #
 # 4 layers of width 128 with an MLP of 384: 0.8M parameters in the blocks, 2.9M with the embedding and the output head.
 # docs/results/README.md#a-text-that-anyone-can-make says how to make the text.
-# The run takes 6 minutes on one core of a shared AMD EPYC (Zen 5) in bf16, and up to 12 beside other work (five runs on
-# November 28, 2026).
+# The run takes 6 minutes on one core of a shared AMD EPYC (Zen 5) in bf16. When other jobs run there, it takes up to 12
+# (five runs on November 28, 2026).
 d_ff = 384
 data = "data/prepared/books"
 out_dir = "out/record"

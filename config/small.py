@@ -15,7 +15,7 @@ out_dir = "out/small"
 global_batch_tokens = 262_144
 micro_batch = 64  # fits into 24 GB
 window_split = "random"
-max_steps = 10_000  # * 262,144 = 2.6B tokens; about 0.7 GFLOPs per token: 1.7e18, ten hours at 50 TFLOP/s
+max_steps = 10_000  # * 262,144 = 2.6B tokens at about 0.7 GFLOPs: 1.7e18 FLOPs, ten hours at 50 TFLOP/s
 switch_step = 2_500
 
 lr = 1e-3

@@ -4,15 +4,15 @@
 #
 #   python -m eval.study config/study_ladder.py
 #
-# The text is that of docs/results/books.py: 8,192 ids. Four layers, one key and value head for each two heads (width 64
-# has one head). Parameters of the blocks, and tokens of a step:
+# The text is that of docs/results/books.py: 8,192 ids. Four layers, one key-value head for every two query heads (width
+# 64 has one of each). Parameters of the blocks, and tokens of a step:
 #
-#   width 64     196,672    512     d_ff is 170, so that the blocks have a quarter of those of width 128
+#   width 64     196,672    512     d_ff is 170, so that the blocks have a quarter of the parameters of width 128
 #   width 128    787,584   2,048
 #
 # So at both widths 2,500 steps are 6.5 tokens per block parameter, 5,000 are 13, 20,000 are 52, 40,000 are 104 and
 # 80,000 are 208 (41.0M tokens at width 64). Decay is the last 6 % of the steps. A row's name ends in its tokens per
-# block parameter. The rates are placeholders until the trials, which the design describes.
+# block parameter. The learning rates are placeholders until the trials that the design describes.
 base = "finished/study_cause.py"  # the same tasks and fine-tuning
 out_dir = "out/study-ladder"
 train = (

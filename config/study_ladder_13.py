@@ -7,7 +7,7 @@ out_dir = "out/study-ladder-13"
 runs = (
     ("w64-mlm-13", "", "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --lr=1e-3"),
     ("w64-clm25-13", "", "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --switch_step=1250 --lr=2e-3"),
-    (  # for its steps 500 and 1250 only
+    (  # later rows begin with its steps 500 and 1250
         "w64-80-10-10",
         "",
         (
@@ -27,7 +27,7 @@ runs = (
     ),
     ("w128-mlm-13", "", "--lr=2e-3"),
     ("w128-clm25-13", "", "--switch_step=1250 --lr=1e-3"),
-    ("w128-80-10-10", "", "--max_steps=1000 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"),  # for its step 500 only
+    ("w128-80-10-10", "", "--max_steps=1000 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"),  # for its step 500
     ("w128-first10-13", "w128-80-10-10@500", "--lr=2e-3"),
 )
 primary = (  # the page's corrected p-values are of the first three pairs

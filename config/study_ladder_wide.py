@@ -3,10 +3,10 @@
 #
 #   python -m eval.study config/study_ladder_wide.py
 #
-# Parameters of the blocks, and tokens of a step, so that the steps per token per parameter are those of width 128:
+# Parameters of the blocks, and tokens of a step. A step has as many tokens per parameter as at width 128.
 #
 #   width 256     3,148,032     8,192    20,000 steps are 163.8M tokens: about two epochs
-#   width 512    12,587,520    32,768     5,000 steps are as many
+#   width 512    12,587,520    32,768     5,000 steps are as many tokens
 #
 # Seeds: two at both widths. --seeds=32 adds a third at width 256, with width 512 left out of --runs.
 base = "study_ladder.py"  # the same tasks and fine-tuning

@@ -6,8 +6,8 @@
 # docs/study.md shows how a cluster runs it.
 #
 # 39 final models and 12 intermediate ones: 51 models, each with 10 tasks * 6 learning rates * 5 seeds = 300
-# fine-tuning runs: 15,300, and 900 of random weights. The paper counts 38 and 15,000, without 1b-clm-10k-mlm40-42k of
-# its figure 11. The names are those of the paper's models on the hub.
+# fine-tuning runs: 15,300, and 900 of random weights. The paper counts 38 models and 15,000 runs, without the model
+# 1b-clm-10k-mlm40-42k of its figure 11. The names are those of the paper's models on the hub.
 train = "config/610m.py"
 processes = 8
 out_dir = "out/study-paper"
@@ -19,7 +19,7 @@ runs = (
     ("610m-clm-10k-mlm40-42k", "610m-clm-42k@10000", "--switch_step=10000"),
     ("610m-clm-21k-mlm40-42k", "610m-clm-42k@21000", "--switch_step=21000"),
     ("610m-clm-32k-mlm40-42k", "610m-clm-42k@32000", "--switch_step=32000"),
-    # a shorter budget leaves the longest one where its learning rate begins to decay
+    # a shorter budget branches off the longest one where its own learning rate begins to decay
     ("610m-clm-22k", "610m-clm-42k@20000", "--max_steps=22000 --switch_step=22000"),
     ("610m-mlm40-22k", "610m-mlm40-42k@20000", "--max_steps=22000"),
     ("610m-clm-5k-mlm40-22k", "610m-clm-42k@5000", "--max_steps=22000 --switch_step=5000"),
@@ -38,7 +38,7 @@ runs = (
     ("610m-clm-40k-mlm30-42k", "610m-clm-42k@40000", "--switch_step=40000 --mask_ratio=0.3"),
     ("610m-clm-40k-mlm40-42k", "610m-clm-42k@40000", "--switch_step=40000"),
     ("610m-clm-40k-mlm50-42k", "610m-clm-42k@40000", "--switch_step=40000 --mask_ratio=0.5"),
-    # continued pretraining. The paper does not state its learning rate; this is that of pretraining, warmed up again
+    # continued pretraining. The paper does not state the learning rate: this is that of pretraining, warmed up again
     ("610m-clm-dec42k-mlm40-44k", "610m-clm-42k", "--max_steps=2000 --warmup_steps=500 --decay_steps=1500"),
     ("610m-clm-dec42k-mlm40-64k", "610m-clm-42k", "--max_steps=22000 --warmup_steps=500"),
     ("610m-clm-dec42k-mlm40-54k", "610m-clm-dec42k-mlm40-64k@10000", "--max_steps=12000 --warmup_steps=500"),

@@ -9,7 +9,7 @@
 base = "finished/study_visible.py"  # the same tasks
 out_dir = "out/study-record"
 train = "config/record.py"
-seeds = (205, 206, 207, 208, 209)  # take five that no record has
+seeds = (205, 206, 207, 208, 209)  # for a record of your own, take five that no record has used
 
 runs = (("record", "", ""),)
 random = ()

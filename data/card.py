@@ -1,4 +1,4 @@
-"""The model card of an exported model: README.md of its folder, a template of card.txt with names filled in."""
+"""The model card of an exported model: the README.md of its folder, made from the templates in card.txt."""
 
 from pathlib import Path
 
@@ -13,8 +13,8 @@ def read_parts(name):
     return parts
 
 
-# The card, and for each kind of model what it is and, after an empty line, how to use it. What stands in braces comes
-# from the checkpoint's dict or from `model_card`.
+# The template of the card and, for each kind of model, what it is and, after an empty line, how to use it. Names in
+# braces are filled in from the checkpoint's dict and from the arguments of `model_card`.
 PARTS = read_parts("card.txt")
 
 

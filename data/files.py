@@ -12,18 +12,17 @@ from pathlib import Path
 
 from errors import Damaged, DataError
 
-# What Python raises about content that is not as expected, such as JSON of another shape or far too deep.
+# What Python raises for malformed content, such as JSON with other fields or nested far too deep.
 MALFORMED = ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError
 
-# What is neither text nor a table nor a model, by its first bytes: what it is, and what to do.
+# Files that are neither text nor a table nor a model, by their first bytes: what they are, and what to do.
 FOREIGN = {
-    rb"version https://git-lfs": "the pointer of a file in Git LFS: get the file itself (git lfs pull)",
+    rb"version https://git-lfs": "a Git LFS pointer: get the file itself (git lfs pull)",
     rb"\s*(?i:<!doctype html|<html)": "an HTML page, perhaps the error page of a download: get the file again",
     rb"%PDF-|\{\\rtf": "a PDF or RTF: save it as text",
-    rb"PK\x03\x04|Rar!\x1a|7z\xbc\xaf": "an archive, as documents and files of torch.save are: unpack it, "
+    rb"PK\x03\x04|Rar!\x1a|7z\xbc\xaf": "an archive, such as a .docx or a file of torch.save: unpack it, "
     "or save it as text or safetensors",
-    rb"\x80[\x02-\x05]": "a pickle of Python, which may run a program: save its texts as JSON lines, "
-    "weights as safetensors",
+    rb"\x80[\x02-\x05]": "a Python pickle, which may run code: save its texts as JSON lines, weights as safetensors",
     rb"\x1f\x8b|\x28\xb5\x2f\xfd|BZh[1-9]1AY|\xfd7zXZ": "compressed (gzip, zstd, bzip2 or xz): unpack it",
     rb"GGUF.\0": "a GGUF file: get the model in safetensors format",
     rb"ARROW1|\xff{4}": "an Arrow file: save it as parquet",
@@ -36,7 +35,7 @@ NOT_UTF8 = {
 
 
 def foreign(head, kinds=FOREIGN | NOT_UTF8):
-    """Return what a file is that begins with these bytes, and what to do; "" if it may be text or a table."""
+    """Return what a file with these first bytes is, and what to do, or "" if it may be text or a table."""
     for pattern, what in kinds.items():
         if re.match(pattern, head):
             return what
@@ -44,14 +43,14 @@ def foreign(head, kinds=FOREIGN | NOT_UTF8):
 
 
 def refuse_existing(path):
-    """Raise DataError if something has this path. An empty one is the current folder."""
+    """Raise DataError if there is something at this path. An empty path is the current folder."""
     path = Path(path)
     if os.path.lexists(path):
-        raise DataError(f"{path} exists, and is not replaced: give another one")
+        raise DataError(f"{path} exists, and is not replaced: give another path")
 
 
 def what_is(path, otherwise):
-    """Return in words what a file is, by its content, and what to do. otherwise: the answer for other content."""
+    """Return what a file is, by its content, and what to do. otherwise: the answer if its content is unknown."""
     if not path.is_file() or not path.stat().st_size:
         return "missing or empty: get the file again"
     with open(path, "rb") as file:
@@ -60,7 +59,7 @@ def what_is(path, otherwise):
 
 @contextmanager
 def refuse_malformed(what):
-    """Raise Damaged, whose message is `what` and the reason, for content that is not as expected."""
+    """Turn the errors that malformed content causes into Damaged, whose message is `what` and the reason."""
     try:
         yield
     except DataError:
@@ -82,8 +81,8 @@ def write_whole(path, write):
     """Call `write(file)` on a temporary file beside `path`, sync it, and rename it to `path`.
 
     An error, such as a full disk, leaves what was at `path` before and removes the temporary file. A link stays: the
-    file that it names is written, and made if it is missing. What is there but is not a regular file, such as a pipe or
-    a device, is written directly.
+    file that it points to is written, and made if it is missing. A path that is no regular file, such as a pipe or a
+    device, is written directly.
     """
     real = Path(os.path.realpath(path))
     if os.path.lexists(real) and not real.is_file():
@@ -112,8 +111,8 @@ def lock_folder(folder, name="lock", shared=False):
     """Create a folder if it is missing and lock it for this process. Returns the open lock file: keep it open.
 
     The lock is an advisory `flock` on the file `name` in the folder, so it ends with the process, however that ends.
-    With `shared`, other processes may share it. Without locks in the file system, it warns and goes on. Raises
-    DataError, which says who holds the lock, if another process has it, or why the folder cannot be locked.
+    With `shared`, other processes may share it. If the file system has no locks, it warns and goes on. Raises DataError
+    if another process holds the lock, and says which, or if the folder cannot be written.
     """
     path = Path(folder, name)
     try:
@@ -123,7 +122,7 @@ def lock_folder(folder, name="lock", shared=False):
             if not flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
                 holder = path.read_text(errors="replace").strip() or "another process"
                 raise DataError(f"{folder} is in use by {holder}: wait for it, stop it, or give another folder")
-            with suppress(FileNotFoundError):  # the holder before may have deleted the folder in between
+            with suppress(FileNotFoundError):  # the last holder may have deleted the folder in between
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     break
         file.truncate(0)
@@ -156,7 +155,7 @@ def flock(file, kind):
 
 
 def is_locked(folder):
-    """Whether a process holds the lock of a folder, which may be missing."""
+    """Return whether a process holds the lock of a folder, which may be missing."""
     try:
         with open_lock(Path(folder) / "lock", "r") as file:
             return not flock(file, fcntl.LOCK_SH)
@@ -169,7 +168,7 @@ def is_locked(folder):
 
 
 def is_model(path):
-    """Return whether a path is a model's folder. That of a run has a config.json too, but with other things in it."""
+    """Return whether a path is a hub model's folder. A run's folder has a config.json too, without model_type."""
     file = path / "config.json"
     return file.is_file() and b'"model_type"' in file.read_bytes()
 

@@ -65,7 +65,7 @@ def step_flops(transformer, groups, window_split):
 
 
 def utilization(dtype, flops, seconds, device):
-    """The MFU of a step of so many FLOPs and seconds on one device, as {"mfu": text}; {} where it is not known.
+    """Return the MFU of `flops` in `seconds` on one device, as {"mfu": text}, or {} if its peak is not known.
 
     dtype: of the activations. The peak is known for bfloat16 and for the GPUs of PEAK_FLOPS.
     """
@@ -73,6 +73,6 @@ def utilization(dtype, flops, seconds, device):
         return {}
     name = torch.cuda.get_device_name(device).replace("-", " ")
     for part, peak in PEAK_FLOPS.items():
-        if re.search(rf"\b{part}\b(?! (NVL|Ti|D|Laptop)\b)", name):  # not another chip, whose name begins so
+        if re.search(rf"\b{part}\b(?! (NVL|Ti|D|Laptop)\b)", name):  # an H100 NVL is another chip
             return {"mfu": f"{flops / seconds / peak:.1%}"}
     return {}

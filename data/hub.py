@@ -24,32 +24,36 @@ from errors import Damaged, DataError
 from model import ModelConfig, Transformer
 from runtime import weights_on_meta
 
-# Tables. `kinds`: the values of model_type that are read; by name, as a model with the same tensors can be another
-# function (Gemma scales its embeddings). sl_model are the study's (hf:MLMvsCLM/...), EuroBERT's architecture under the
-# name of their own code. `fields` of ModelConfig and their names in config.json. For what is not there, transformers
-# has `defaults`, and others for each kind. What is null is `derived` from another field. A kind has `implied` values,
-# whatever config.json says. Our model can do what is `allowed`. `tensors`: the parts of a model and their names on the
-# hub, which stores q, k and v apart, and gate and up; {} is the layer. `classes`: what is written for each --as, as a
-# decoder, an encoder with or without a head that fills in masks, or a model of a family of finetune.py: the class in
-# transformers, the pipeline tag of the model card, and the names that the parts of its head have there.
+# The tables of hub.json.
+# fields      the fields of ModelConfig: their names in config.json
+# kinds       the values of model_type that are read: transformers' defaults for each. They go by name, because models
+#             with the same tensors can differ: Gemma scales its embeddings. sl_model is the study's models
+#             (hf:MLMvsCLM/...), which are EuroBERTs under a name of their own.
+# defaults    transformers' defaults for all kinds
+# derived     a field that is null: the field whose value it takes
+# implied     values of a kind, whatever config.json says
+# allowed     what our model can do
+# tensors     the parts of our model: their names on the hub, which stores q, k and v apart, and gate and up; {} = layer
+# classes     what --as writes, as a decoder, an encoder (fill-mask: with a head) or a family of finetune.py: the class
+#             in transformers, the pipeline tag of the model card, and the names of the parts of its head there
 TABLES = json.loads(Path(__file__).with_name("hub.json").read_text())
 KINDS, FIELDS, TENSORS, CLASSES = [*TABLES["kinds"]], TABLES["fields"], TABLES["tensors"], TABLES["classes"]
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
-# The contents of exported files, with $name for what they say about a model. Those of `decoder`, `eurobert` and `qwen3`
-# are for the config.json of a decoder and of an encoder of that kind. (With "is_causal": false, transformers from 5.2.0
-# on gives a decoder the full mask.)
+# Templates of the exported files, with $name for a model's values. `decoder`, `eurobert` and `qwen3` are what the
+# config.json of a decoder, or of an encoder of that kind, has in addition. (With "is_causal": false, transformers from
+# 5.2.0 on gives a decoder the full mask.)
 TEMPLATES = read_parts("export.txt")
 EXPORTS = "eurobert", "llama", "qwen3"  # what --as may be
-HEADS = "decoder", "fill-mask"  # what is exported with our output head
+HEADS = "decoder", "fill-mask"  # exported with our output head
 # For sentence-transformers: the mean of the hidden states, compared by cosine. encode_query and encode_document put a
 # prompt before a text.
 SENTENCES = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"
 
 
 def quiet_transformers():
-    """Return the module transformers, without its messages."""
+    """Import and return transformers, with its messages turned off."""
     library = optional_package("transformers")
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
@@ -68,8 +72,8 @@ def download(name, files):
 def shape(folder):
     """Return the fields of a ModelConfig that the config.json of a model's folder describes.
 
-    transformers reads it in the same way. DataError lists all that our model cannot do. Within its sliding window a
-    model attends to everything, so a window is a limit of seq_len and no more.
+    transformers reads it in the same way. Raises DataError with all that our model cannot do. A sliding window only
+    limits seq_len: in shorter texts, a model attends to everything.
     """
     file = folder / "config.json"
     content = read_json(file)
@@ -77,11 +81,11 @@ def shape(folder):
     if kind not in KINDS:
         raise DataError(f"{file}: model_type={kind!r:.80}: must be one of {', '.join(KINDS)}")
     with refuse_malformed(f"{file}: damaged, or not of a model"):
-        rope = content.get("rope_scaling") or content.get("rope_parameters") or {}  # of transformers 4, or of 5
+        rope = content.get("rope_scaling") or content.get("rope_parameters") or {}  # transformers 4, or 5
         c = TABLES["defaults"] | TABLES["kinds"][kind] | content
         c |= {"rope_type": rope.get("type", "default")} | rope | TABLES["implied"][kind]
         c["rope_theta"] = float(c["rope_theta"])
-        context = "original_max_position_embeddings"  # the one beside rope_scaling comes before the one in it
+        context = "original_max_position_embeddings"  # the value beside rope_scaling overrides the one in it
         c[context] = content.get(context, c[context])
         for name, source in TABLES["derived"].items():
             if c[name] is None:
@@ -101,7 +105,7 @@ def shape(folder):
 
 
 def hub_views(model):
-    """Return {the hub's name: tensor} of a Transformer's state dict. The tensors are views of its own."""
+    """Return {name on the hub: tensor} for `model`, a Transformer's state dict. The tensors are views."""
     views = {}
     for name, x in model.items():
         *block, part, kind = f".{name}".split(".")  # blocks.3.qkv.bias, norm.weight
@@ -119,14 +123,14 @@ def hub_views(model):
 
 
 # ----------------------------------------------------------------------------
-# In
+# Import
 
 
 def load(folder, report):
     """Return the model of a folder as the dict of a checkpoint at step 0; see `checkpoint.load`.
 
-    Every tensor of the folder must have a place, or the error lists it. If the tokenizer has more ids than the model,
-    the new rows of embedding and head are the mean of the others, which changes the other logits least (Hewitt, 2021).
+    The error lists every tensor that has no place. If the tokenizer has more ids than the model, the new rows of
+    embedding and head are the mean of the others. This changes the other logits least (Hewitt, 2021).
     A bare encoder gets a head of zeros. Weights become fp32.
     """
     config = shape(folder)
@@ -135,7 +139,7 @@ def load(folder, report):
     with weights_on_meta():
         shapes = Transformer(ModelConfig(**config)).state_dict()
 
-    if config["tie_embeddings"]:  # one of both is stored, or both are
+    if config["tie_embeddings"]:  # one of the two is stored, or both
         shared = found.get(EMBEDDING, found.get(HEAD))
         if HEAD in found and not torch.equal(shared.float(), found[HEAD].float()):
             raise DataError(f"{folder}: tie_word_embeddings is true, but {HEAD} is another weight: set it to false")
@@ -143,7 +147,7 @@ def load(folder, report):
     if HEAD not in found:
         report(f"{folder}: an encoder without a head: it gets one of zeros, to be trained")
         found[HEAD] = torch.zeros(1).expand(shapes["head.weight"].shape)
-    for name in list(found):  # Llama's attention_bias has one too many
+    for name in list(found):  # from Llama's attention_bias; our model has none there
         if name.endswith("o_proj.bias") and not found[name].any():
             del found[name]
     if wrong := list(misfits(found, hub_views(shapes))):
@@ -163,20 +167,20 @@ def load(folder, report):
         "model": model,
         "config": config,
         "settings": {},
-        "is_causal": read_json(folder / "config.json").get("is_causal", True),  # False: a decoder's class as an encoder
+        "is_causal": read_json(folder / "config.json").get("is_causal", True),  # False: a decoder class as an encoder
         "tokenizer": tokenizer.state(),
         "tokenizer_ranks": tokenizer.content,
     }
 
 
 def stored_tensors(folder):
-    """Return {name: tensor} of a model's folder. The tensors are mapped and have the file's dtype.
+    """Return {name: tensor} of a model's folder. The tensors are memory-mapped and have the file's dtype.
 
-    The files are those that transformers reads. Others are of another precision or of an older set.
+    Reads the same files as transformers. Others may have another precision or be left over from an older version.
     """
     library = optional_package("safetensors.torch")
     if (folder / "adapter_config.json").exists():
-        raise DataError(f"{folder} has an adapter, adapter_config.json: merge both with merge_and_unload of peft")
+        raise DataError(f"{folder} has an adapter, adapter_config.json: merge it into its model with peft")
     files = {"model.safetensors"}
     found = {}
     index = folder / "model.safetensors.index.json"
@@ -187,7 +191,7 @@ def stored_tensors(folder):
         file = folder / name
         try:
             found |= library.load_file(file)
-        except Exception as error:  # the library's own
+        except Exception as error:  # the library has errors of its own
             what = what_is(file, "damaged or not a safetensors file")
             raise Damaged(
                 f"{file} is {what}. ({error}) A model's weights are read from model.safetensors, or from the files in "
@@ -199,17 +203,17 @@ def stored_tensors(folder):
 
 
 # ----------------------------------------------------------------------------
-# Out
+# Export
 
 
 @torch.no_grad()
 def write_folder(state, model, path, folder, kind):
-    """Write a checkpoint's dict as a folder that transformers opens without code of ours; all of it or nothing.
+    """Write a checkpoint's dict as a folder that transformers opens without our code; all of it or nothing.
 
     model: its Transformer. path: of the checkpoint. kind: "eurobert", an encoder; "llama", a decoder; or "qwen3",
-    either of them. Encoders open with sentence-transformers too, with mean pooling. A model that
-    finetune.py has saved is written with its head and the names of its labels. Raises DataError if no class in
-    transformers computes what the model does, or Damaged if the checkpoint's records are not those of this project.
+    either of them. Encoders open with sentence-transformers too, with mean pooling. A model that finetune.py has saved
+    is written with its head and the names of its labels. Raises DataError if no class in transformers computes what the
+    model does, or Damaged if the checkpoint's records are not those of this project.
     """
     folder = Path(folder)
     library = optional_package("safetensors.torch")
@@ -234,15 +238,15 @@ def write_folder(state, model, path, folder, kind):
             ours = model(tokens[None], causal=role == "decoder")[0]
             if role in HEADS:
                 ours = model.logits(ours)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")  # after a kill it is left
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")  # stays after a kill
     partial.mkdir(parents=True)
     try:
         for file, text in texts.items():
             (partial / file).parent.mkdir(exist_ok=True)
             (partial / file).write_text(text, encoding="utf-8")
         library.save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
-        # On a few random tokens, it must compute what ours does. So an edit that the format cannot express, such as
-        # another activation or pooling, does not leave as a folder that computes something else.
+        # On random tokens, the exported model must compute what ours does. So an edit that the format cannot express,
+        # such as another activation or pooling, is refused.
         try:
             output = getattr(transformers, class_name).from_pretrained(partial)(tokens[None])[0][0]
             if role == "ir":
@@ -250,7 +254,7 @@ def write_folder(state, model, path, folder, kind):
             torch.testing.assert_close(ours, output, rtol=1e-3, atol=1e-3 * output.abs().max().item())
         except Exception as error:  # of many kinds
             raise DataError(
-                f"{path}: transformers does not compute from it what this project does. Was model.py or "
+                f"{path}: transformers computes something else than this project. Was model.py or "
                 f"eval/tasks/model.py edited, or is transformers too old (docs/hub.md)? {error}"
             ) from error
         sync(partial / "model.safetensors")
@@ -285,10 +289,10 @@ def role_of(state, kind, path):
 
 
 def random_tokens(vocab_size, seq_len):
-    """Return a text of random tokens, (T,), on which an exported model is compared with ours.
+    """Return random tokens, int64 (T,), on which an exported model is compared with ours.
 
-    It is as long as the model's texts, because a sliding window shows in long ones only. The logits of 8,192 tokens
-    are gigabytes, so it is no longer than that.
+    T is the model's seq_len, because a sliding window shows in long texts only. It is at most 8,192, whose logits take
+    gigabytes already.
     """
     return torch.randint(vocab_size, (min(seq_len, 8192),), generator=torch.Generator().manual_seed(0))
 
@@ -298,14 +302,14 @@ def random_tokens(vocab_size, seq_len):
 
 
 def hub_weights(state, role, head_names):
-    """Return {the hub's name: tensor} of a checkpoint. head_names: see CLASSES."""
+    """Return {name on the hub: tensor} of a checkpoint. head_names: see CLASSES."""
     weights = hub_views(state["model"])
     for name, x in weights.items():
         if not x.isfinite().all():
             raise DataError(f"{name} is not finite: this model has diverged")
     if role not in HEADS or state["config"]["tie_embeddings"]:
         weights.pop(HEAD, None)
-    if state["config"]["qkv_bias"]:  # the output has a bias there, too
+    if state["config"]["qkv_bias"]:  # attention_bias means a bias on the output, too
         for layer in range(state["config"]["n_layer"]):
             weights[f"model.layers.{layer}.self_attn.o_proj.bias"] = torch.zeros(state["config"]["d_model"])
     if "fine_tuned" in state:
@@ -316,7 +320,7 @@ def hub_weights(state, role, head_names):
 
 
 def filled(template, facts):
-    """Return the content of a template, with a value for each $name in it."""
+    """Return the content of a template, with `facts` filled in for each $name."""
     return json.loads(Template(TEMPLATES[template]).substitute({name: json.dumps(x) for name, x in facts.items()}))
 
 
@@ -354,11 +358,11 @@ def hub_texts(state, kind, role, class_name, **facts_of_card):
 def tokenizer_files(tokenizer, max_len, role):
     """Return {file name: content} of a tokenizer, for tokenizers.Tokenizer.from_file and transformers.AutoTokenizer.
 
-    They give the ids of `tokenizer.encode` and eos, as in training: at the end of each text, or for a decoder before
-    it, where it ends the document before. Unlike ours, they turn the names of special tokens in a text into these
-    tokens. The mask token takes the white space before it with it, as `encode_masked` takes a space. For a tagger, each
-    text and each word of a text that is split into words gets a space before it, as in its training. max_len: in
-    tokens. Raises DataError.
+    They give the ids of `tokenizer.encode` and add eos, as in training: at the end of each text or, for a decoder,
+    before it, where it ends the previous document. Unlike ours, they turn the names of special tokens in a text into
+    these tokens. The mask token absorbs the white space before it, as in `encode_masked`. For a tagger, each text and
+    each word of a text that is split into words gets a space before it, as in its training. max_len: in tokens. Raises
+    DataError.
     """
     special = tokenizer.special_tokens
     name_of = {i: name for name, i in special.items()}
@@ -373,7 +377,7 @@ def tokenizer_files(tokenizer, max_len, role):
     added[mask]["lstrip"] = True
     content["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
     if role == "tc" and tokenizer.word_prefix:
-        # A normalizer, as ByteLevel(add_prefix_space=True) after Split would put a space before each piece.
+        # A normalizer, because ByteLevel(add_prefix_space=True) after Split would put a space before each piece.
         prepend = {"type": "Prepend", "prepend": tokenizer.word_prefix}
         normalizers = filter(None, (prepend, content["normalizer"]))
         content["normalizer"] = {"type": "Sequence", "normalizers": [*normalizers]}
@@ -384,6 +388,6 @@ def tokenizer_files(tokenizer, max_len, role):
         config |= {"bos_token": eos, "add_bos_token": True}  # transformers goes by post_processor, llama.cpp by this
     engine = json_engine(json.dumps(content).encode(), tokenizer.name)
     found = {name: engine.token_to_id(name) for name in special}
-    if found != special:  # the library numbers tokens that are not in the vocabulary itself
+    if found != special:  # the library chooses ids for tokens outside the vocabulary
         raise DataError(f"tokenizer.json would number special tokens as {found}, not as {special}")
     return {"tokenizer.json": content, "tokenizer_config.json": config}

@@ -2,7 +2,7 @@
 
 Nothing here has state. With W windows per step, step s uses the draws s * W to s * W + W - 1. Draw g is window
 `permute(g mod n)` of epoch g // n, where n is the number of windows in the data. In a mixture, a fixed pattern says
-from which source draw g is, and how many that source has had before; so each source has its own epochs.
+from which source draw g comes, and how many draws that source had before it. So each source has its own epochs.
 
 Every random choice about a draw (where to cut, what to mask) is a hash of (seed, g). So the number of processes, the
 micro-batch and restarts cannot change what the model sees. Nothing grows with the corpus either: there is no list of
@@ -41,7 +41,7 @@ def mix(x):
 
 
 def hashed(*parts, h=np.zeros(1, np.uint64)):
-    """Hash broadcastable non-negative integers to a uint64 array, at least 1-d. h: the hash of those before them."""
+    """Hash broadcastable non-negative integers to a uint64 array, at least 1-d. h: a hash to continue from."""
     for part in parts:
         h = mix(h + u64(0x9E3779B97F4A7C15) + np.asarray(part).astype(np.uint64))
     return h
@@ -50,15 +50,14 @@ def hashed(*parts, h=np.zeros(1, np.uint64)):
 def permute(i, n, key):
     """Map i by a keyed pseudo-random permutation of range(n). i: int64 (m,); key: uint64 (m,).
 
-    A Feistel network permutes the smallest power of four that holds n. A result outside
-    range(n) goes through it again until it falls inside (cycle walking). This takes fewer
-    than four rounds on average and keeps the map one-to-one.
+    A Feistel network permutes the smallest power of four that holds n. A result outside range(n) goes through it again
+    until it falls inside (cycle walking). This takes fewer than four passes on average and keeps the map one-to-one.
     """
     bits = int(n - 1).bit_length()
     half = u64(max(1, (bits + 1) // 2))
     low = (u64(1) << half) - u64(1)
     x = i.astype(np.uint64)
-    rounds = hashed(key, np.arange(6)[:, None])  # (6, m), at once: few numbers cost NumPy as much as hundreds
+    rounds = hashed(key, np.arange(6)[:, None])  # (6, m), at once: NumPy needs as long for few numbers as for hundreds
     outside = np.ones(len(i), bool)
     while outside.any():
         left = x[outside] >> half
@@ -92,7 +91,7 @@ class TokenStream:
         return int(self.starts[-1])
 
     def windows(self, index, T):
-        """Return the windows number `index` (m,), of T tokens each, as int64 (m, T). A window may cross shards."""
+        """Return windows of T tokens, int64 (m, T). index: their numbers, (m,). A window may cross shards."""
         out = np.empty((len(index), T), np.int64)
         for row, start in zip(out, index * T):
             filled = 0
@@ -112,7 +111,7 @@ class TokenStream:
 def mixing_pattern(draws):
     """Return the source of each draw in a cycle, and its index among that source's draws: two int64 (CYCLE,).
 
-    draws: how many of each source, with the sum CYCLE. Each source's are spread evenly: of 2 and 3 they would be
+    draws: how many of each source; their sum is CYCLE. Each source's draws are spread evenly. For example, 2 and 3:
 
         source      1  0  1  0  1
         number      0  0  1  1  2
@@ -167,7 +166,7 @@ class Batches:
         self.source, self.number = mixing_pattern(draws)
 
     def epochs(self, steps):
-        """Return how many epochs of each source so many steps read, to about a window: {folder: epochs}."""
+        """Return {folder: epochs}, how many epochs of each source these steps read, to within about a window."""
         epochs = steps * self.windows_per_step * self.draws / CYCLE / self.n_windows
         return {stream.folder: n for stream, n in zip(self.streams, epochs.tolist())}
 
@@ -176,11 +175,11 @@ class Batches:
 
         objective: what they train, see data/objective.py. windows: their numbers within the step; None = all.
 
-        tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is
-        predicted. targets: int64 (N,), which token, or -1 for none. If windows are split, or the objective bounds what
-        a position sees, also doc_start and doc_end: int32 (B, T). If it has weights, also weights: float32
-        (N,), 0 where nothing is predicted. N depends on B, T and the objective, but not on how many tokens are
-        predicted: where they are fewer, targets are -1.
+        tokens: int64 (B, T). positions: int64 (N,), where in the flattened batch a token is predicted. targets: int64
+        (N,), which token, or -1 for none. If windows are split, or the objective bounds what a position sees, also
+        doc_start and doc_end: int32 (B, T). If the objective has weights, also weights: float32 (N,), 0 where nothing
+        is predicted. N depends on B, T and the objective, but not on how many tokens are predicted: if they are fewer,
+        the other targets are -1.
         """
         windows = np.arange(self.windows_per_step) if windows is None else np.asarray(windows)
         draw = step * self.windows_per_step + windows  # (B,)
@@ -191,14 +190,14 @@ class Batches:
         for k, (stream, n) in enumerate(zip(self.streams, self.n_windows)):
             rows = source == k
             epoch, i = np.divmod(number[rows], n)
-            key = hashed(self.seed, epoch, SHUFFLE) ^ u64(k)  # each source has a shuffle of its own
+            key = hashed(self.seed, epoch, SHUFFLE) ^ u64(k)  # each source has its own shuffle
             tokens[rows] = stream.windows(permute(i, n, key), self.T)
         start, end = self.bounds(tokens, draw)  # (B, T) each
         whole = Windows(tokens, np.arange(self.T), start, end, draw[:, None], self.seed, self.tokenizer)
         shown, targets, see_start, see_end, weights = objective.examples(whole)
 
-        # The same number of positions for each window, so that shapes stay the same: those with a target and, if these
-        # are too few, the first others. In the flattened batch, position t of window b is b * T + t.
+        # Each window gets n positions, so that shapes stay the same: those with a target and, if they are fewer, the
+        # first ones without. In the flattened batch, position t of window b is b * T + t.
         n = objective.n_predicted(self.T)
         predicts = targets >= 0  # (B, T)
         count = predicts.sum(axis=1, keepdims=True)  # (B, 1)

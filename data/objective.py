@@ -1,7 +1,7 @@
 """Training objectives, and the record of what a run has trained.
 
-An objective is a frozen dataclass, based on `Objective`. To try another one, write a class like CLM and MLM and return
-it from `objective` in train.py. docs/editing.md has a prefix LM, masked diffusion and others.
+An objective is a frozen dataclass that inherits from `Objective`. To try another one, write a class like CLM and MLM
+and return it from `objective` in train.py. docs/editing.md has a prefix LM, masked diffusion and others.
 """
 
 import math
@@ -21,20 +21,20 @@ from errors import DataError
 
 
 class Examples(NamedTuple):
-    """The inputs and targets of some windows. All arrays are int64 (B, T), but the weights are floats."""
+    """The inputs and targets of some windows. All arrays are (B, T), the weights floats and the others int64."""
 
     shown: np.ndarray  # the input
     targets: np.ndarray  # the token that each position predicts, -1 for none
     # Position t sees the keys in [see_start, see_end), and of those only the ones up to t if `causal`.
     see_start: np.ndarray = None  # None: the start of its document
     see_end: np.ndarray = None  # None: the end of its document
-    weights: np.ndarray = None  # of each position in the mean loss, at least 0; None: they are equal
+    weights: np.ndarray = None  # of each position in the mean loss, at least 0; None: all are equal
 
 
 class Objective:
     """The base class of objectives, with defaults.
 
-    A subclass has a `name` in small letters, which the log, figures and model cards show.
+    A subclass has a lowercase `name`, which the log, figures and model cards show.
     """
 
     details = ""  # for the record, such as "40 % masked"
@@ -74,8 +74,8 @@ class MLM(Objective):
         shown       The  mask  mask   eos
         targets      -1   cat   sat    -1     or cat, sat, -1, -1 with predict_from = "before"
 
-    The latter is masked next-token prediction (MNTP), as in LLM2Vec (arXiv 2404.05961): the position before a hidden
-    token predicts it.
+    With "before", the position before a hidden token predicts it. This is masked next-token prediction (MNTP), as in
+    LLM2Vec (arXiv 2404.05961).
     """
 
     mask_ratio: float = 0.4  # the fraction of a window's tokens that are hidden
@@ -116,7 +116,7 @@ def choose_hidden(w, random, mask_ratio):
     T = w.tokens.shape[1]
     n = round(mask_ratio * T)
     if not 0 < n <= T:
-        raise DataError(f"mask_ratio={mask_ratio}: it hides {n} of the {T} tokens of a window, must be 1 to {T}")
+        raise DataError(f"mask_ratio={mask_ratio}: it hides {n} of the {T} tokens of a window; must be 1 to {T}")
     ordinary = ~np.isin(w.tokens, list(w.tokenizer.special_tokens.values()))
     score = np.where(ordinary, random, np.iinfo(np.uint64).max)  # special tokens come last
     nth_lowest = np.partition(score, n - 1, axis=1)[:, n - 1 : n]  # (B, 1)
@@ -147,11 +147,11 @@ class MicroBatch(NamedTuple):
     name: str
     causal: bool
     windows: list  # [(objective, the window's number in the step), ...]
-    is_own: bool  # False: its window is of another process; this one only takes part in the exchange of gradients
+    is_own: bool  # False: the window of another process; this one only takes part in the exchange of gradients
 
 
 def group_windows(objective_of, cfg, n_windows, step, every=1):
-    """Return {objective: the numbers of its windows} of a step. every: look at one in so many windows.
+    """Return {objective: the numbers of its windows} for a step. every: look at one window in so many.
 
     objective_of: the function `objective` of train.py.
     """
@@ -171,7 +171,7 @@ def micro_batches(groups, micro_batch, rank, world_size):
     exchange gradients and shards together.
     """
     if not groups:
-        raise DataError("`objective` leaves out all windows of a step: it must leave at least one")
+        raise DataError("`objective` leaves out all windows of a step: it must keep at least one")
     kinds = defaultdict(list)
     for objective, windows in groups.items():
         kinds[kind_of(objective)] += [(objective, window) for window in windows]
@@ -179,8 +179,8 @@ def micro_batches(groups, micro_batch, rank, world_size):
     for (_, name, causal), pairs in kinds.items():
         own = pairs[rank::world_size]
         for part in np.array_split(range(len(own)), math.ceil(len(pairs) / world_size / micro_batch)):
-            its = [own[i] for i in part]
-            found.append(MicroBatch(name, causal, its or pairs[:1], bool(its)))
+            mine = [own[i] for i in part]
+            found.append(MicroBatch(name, causal, mine or pairs[:1], bool(mine)))
     return found
 
 
@@ -200,7 +200,7 @@ def phase_of(groups):
 
 
 def look_ahead(groups_of, max_steps, batches):
-    """Return the groups of about 100 steps, spread over the run, and where a hidden token is predicted at its end.
+    """Return the groups of about 100 steps, spread over the run, and where hidden tokens are predicted in the end.
 
     groups_of: a function of the step, see `group_windows`. Raises DataError if it or the examples are not repeatable.
     """
@@ -208,10 +208,10 @@ def look_ahead(groups_of, max_steps, batches):
     sampled, again = ([groups_of(step) for step in steps] for _ in range(2))
     if sampled != again:
         raise DataError("`objective` in train.py differs from call to call: it may depend on its arguments only")
-    most_hidden_first = sorted(set().union(*sampled), key=lambda what: -what.mask_ratio)
-    one_of_each = {kind_of(what): what for what in most_hidden_first}  # the one that hides least, perhaps too little
-    for what in one_of_each.values():
-        batches.check_repeatable(what)
+    most_hidden_first = sorted(set().union(*sampled), key=lambda objective: -objective.mask_ratio)
+    one_of_each = {kind_of(objective): objective for objective in most_hidden_first}  # the one that hides least
+    for objective in one_of_each.values():
+        batches.check_repeatable(objective)
     phases = []
     for groups in sampled:
         add_step(phases, groups)
@@ -257,10 +257,10 @@ def add_step(phases, groups):
             causal=same[0].causal,
             predict_from=same[0].predict_from,
         )
-        its = phase["objectives"].setdefault(name, new)
-        its["steps"] += windows / n_windows
-        its["mask_ratio"][1:] = ratio, max(ratio, its["mask_ratio"][2])
-        its["details"][1] = details
+        entry = phase["objectives"].setdefault(name, new)
+        entry["steps"] += windows / n_windows
+        entry["mask_ratio"][1:] = ratio, max(ratio, entry["mask_ratio"][2])
+        entry["details"][1] = details
 
 
 def phases_of(state):
@@ -269,26 +269,26 @@ def phases_of(state):
 
 
 def clm_steps(phases):
-    """Return how many steps were CLM; of steps with several objectives, the fraction of the windows counts."""
+    """Return how many steps were CLM. A step with several objectives counts by its fraction of CLM windows."""
     return sum(phase["objectives"].get("clm", {"steps": 0})["steps"] for phase in phases)
 
 
 def largest_mask_ratio(phases):
     """Return the largest mask ratio of a record of phases, 0 if nothing was hidden."""
-    return max((max(its["mask_ratio"]) for phase in phases for its in phase["objectives"].values()), default=0.0)
+    return max((max(entry["mask_ratio"]) for phase in phases for entry in phase["objectives"].values()), default=0.0)
 
 
 def is_decoder(phases):
     """Return whether the last phase trained the causal mask only."""
-    return all(its["causal"] for its in phases[-1]["objectives"].values())
+    return all(entry["causal"] for entry in phases[-1]["objectives"].values())
 
 
 def predicts_from(phases):
     """Return the position from which a model predicts a hidden token, "mask" or "before". phases: its record."""
     for phase in reversed(phases):
-        for its in phase["objectives"].values():
-            if its["mask_ratio"][1] > 0 and not its["causal"]:
-                return its["predict_from"]
+        for entry in phase["objectives"].values():
+            if entry["mask_ratio"][1] > 0 and not entry["causal"]:
+                return entry["predict_from"]
     return "mask"
 
 
@@ -298,7 +298,7 @@ def validation_keys(line):
 
 
 def title(name):
-    """Return the name of an objective or a phase as prose has it: abbreviations in capitals."""
+    """Return the name of an objective or a phase as prose writes it: abbreviations in capitals."""
     return re.sub(r"\b(clm|mlm|mntp|lm)\b", lambda word: word[0].upper(), name)
 
 
@@ -307,15 +307,15 @@ def describe(phases):
     words = []
     for phase in phases[:4]:
         parts = []  # an objective each
-        for name, its in phase["objectives"].items():
+        for name, entry in phase["objectives"].items():
             text = title(name)
-            first, last = its["details"]
+            first, last = entry["details"]
             if last != first:
                 text += f" ({first} at first, {last} at last)"
             elif first:
                 text += f" ({first})"
-            if its["steps"] < phase["steps"]:
-                text += f" in {100 * its['steps'] / phase['steps']:.3g} % of the windows"
+            if entry["steps"] < phase["steps"]:
+                text += f" in {100 * entry['steps'] / phase['steps']:.3g} % of the windows"
             parts.append(text)
         words.append(f"{' and '.join(parts)} for {phase['steps']:,} steps")
     if len(phases) > 4:

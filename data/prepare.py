@@ -6,12 +6,12 @@
 docs/data.md lists the sources and tokenizers, and what the prepared folder holds. In short: train-00000.bin, ... and
 val-00000.bin, ... with raw token ids, one document after the other, each ended by eos; the tokenizer; and meta.json.
 
-The input is cut into pieces of about equal size, at beginnings of documents. A worker turns a piece into a shard of
-each split and a record of it. The pieces are independent, so they can be made in any order and on several machines:
+The input is cut into pieces of about equal size, between documents. A worker turns a piece into a shard of each split
+and a record. The pieces are independent, so they can be made in any order and on several machines:
 
     files -> cut_into_pieces -> encode_piece, for each in OUT.partial -> data.writing.join -> OUT
 
-After a kill or an error, the same command makes what is missing. The tokens are the same, whoever makes the pieces.
+After a kill or an error, the same command makes what is missing. The tokens do not depend on who makes the pieces.
 """
 
 import concurrent.futures
@@ -46,7 +46,7 @@ text_field = "text"  # the field that holds the text, in JSON lines and .parquet
 max_tokens = 0  # stop before the document with which the train split would exceed this; 0 = no limit
 tokenizer = "embedded"  # embedded (4,096 ids), a tiktoken encoding (gpt2, ...), a rank file, or a hub folder
 out = "data/prepared/embedded"  # folder to write; must not exist
-shard_bytes = 0  # of text that become a shard; 0 = a 256th of the source, from 4 MB to 256 MB
+shard_bytes = 0  # bytes of text that become a shard; 0 = a 256th of the source, from 4 MB to 256 MB
 workers = 0  # processes that encode; 0 = one per core, but one for each 4 MB of text at most
 part = ""  # 3/16: make the third sixteenth of the shards; the command without it makes the others and completes `out`
 
@@ -68,7 +68,7 @@ def cores():
 
 
 def size_and_time(path):
-    """Return the size of a file in bytes, and its time of change in ns."""
+    """Return the size of a file in bytes, and its modification time in ns."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 
@@ -76,7 +76,7 @@ def size_and_time(path):
 def cut_into_pieces(files, size):
     """Yield the pieces of about `size` bytes of text, each a list of ranges: (index of the file, start, end).
 
-    files: {path: its size and time}. The pieces follow from them alone, so that several machines cut alike.
+    files: {path: its size and time}. The pieces depend on files and size alone, so all machines cut alike.
     """
     piece = []
     filled = 0
@@ -93,7 +93,7 @@ def cut_into_pieces(files, size):
 
 
 def part_of(text, setting="part="):
-    """Return (3, 16) of "3/16", and (1, 1) of "". Raises DataError, which begins with `setting`."""
+    """Return (3, 16) for "3/16", and (1, 1) for "". Raises DataError, whose message begins with `setting`."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text or "1/1")
     number, count = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= count:
@@ -111,10 +111,10 @@ def encode_piece(folder, files, tokenizer, cfg, number, ranges):
 
 
 def encoded_documents(files, tokenizer, cfg, ranges, limit=math.inf):
-    """Yield (split, tokens, bytes of text) of each document of a piece, no tokens of one without text.
+    """Yield (split, tokens, bytes of text) for each document of a piece. A document without text has no tokens.
 
     A hash of the text chooses the split, so that a document keeps it when the corpus grows. The piece ends before the
-    document with which train would have more than `limit` tokens. Raises DataError if a file is not what it was.
+    document with which train would have more than `limit` tokens. Raises DataError if a file has changed.
     """
     dtype = token_dtype(tokenizer.vocab_size)
     eos = np.array([tokenizer.eos_id], dtype)
@@ -156,7 +156,7 @@ def make_pieces(make, pieces, workers):
     try:
         yield from pool.map(make_in_worker, pieces)
     except concurrent.futures.BrokenExecutor:
-        raise DataError("a worker process was killed, perhaps for want of memory: give fewer --workers") from None
+        raise DataError("a worker process was killed, perhaps because memory ran out: give fewer --workers") from None
     finally:
         parent.close()  # ends the workers
         pool.shutdown(cancel_futures=True)
@@ -169,7 +169,7 @@ def start_worker(make, alive):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
 
     def exit_with_parent():
-        alive.poll(None)  # until it is closed
+        alive.poll(None)  # returns when it is closed
         os._exit(1)
 
     threading.Thread(target=exit_with_parent, daemon=True).start()
@@ -184,7 +184,7 @@ def make_in_worker(piece):
 
 
 def check(cfg):
-    """Yield what is wrong with the settings."""
+    """Yield what is wrong with the settings, a sentence each."""
     for load, *values in (
         (refuse_existing, cfg.out),
         (find_files, cfg.source, cfg.text_field),
@@ -210,12 +210,12 @@ def prepare(source, out, tokenizer="embedded", **settings):
     out = Path(out)
     tokenizer = read_tokenizer(tokenizer)
     found, left_out = find_files(cfg.source, cfg.text_field)
-    print(f"{cfg.source}: files that are read: {len(found)}")
+    print(f"{cfg.source}: files to read: {len(found)}")
     for why, paths in left_out.items():
         print(f"left out: {len(paths)}, such as {paths[0]}: {why}")
     sample = "".join(itertools.islice(read_file(found[0], cfg.text_field), 100))[:100_000]
     if lost := {*sample} - {*tokenizer.decode(tokenizer.encode(sample))}:
-        print(f"characters of the first documents that the tokenizer changes or drops: {sorted(lost)!s:.200}")
+        print(f"characters in the first documents that the tokenizer changes or drops: {sorted(lost)!s:.200}")
 
     files = {path: size_and_time(path) for path in found}
     size = sum(size for size, _ in files.values())
@@ -231,8 +231,8 @@ def prepare(source, out, tokenizer="embedded", **settings):
         records = []
         limit = cfg.max_tokens / parts or math.inf
         bar = progress(total=len(mine), unit="shards")
-        with bar, contextlib.closing(make_pieces(make, mine, workers)) as made:
-            for record in made:
+        with bar, contextlib.closing(make_pieces(make, mine, workers)) as finished:
+            for record in finished:
                 if record["train"]["tokens"] > limit:
                     break
                 limit -= record["train"]["tokens"]
@@ -243,7 +243,7 @@ def prepare(source, out, tokenizer="embedded", **settings):
         is_full = len(records) < len(pieces)
         if is_full:
             number, ranges = mine[len(records)]
-            # Its record no longer fits: after a kill it is made anew.
+            # This part of a piece no longer matches its record, so after a kill it is made again.
             records.append(write_shards(folder, number, encoded_documents(files, tokenizer, cfg, ranges, limit)))
         meta = join(out, folder, records, tokenizer, cfg, is_full)
     for name, split in meta["splits"].items():

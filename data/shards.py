@@ -20,12 +20,12 @@ CYCLE = 1000  # a mixture of sources repeats after so many windows: its fraction
 
 
 def digest(value):
-    """Return the checksum of plain values."""
+    """Return the SHA-256 of plain values, in hex."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def sha256_of(paths):
-    """Return the checksum of files as one stream."""
+    """Return the SHA-256 of files as one stream, in hex."""
     checksum = hashlib.sha256()
     for path in paths:
         with open(path, "rb") as file:  # a failing disk would kill a process that has mapped the file into memory
@@ -42,7 +42,7 @@ def fingerprint(meta, content):
 
 
 def load_meta(folder):
-    """Return meta.json of a prepared folder, after checking the sizes of its shards. Reads none of them.
+    """Return meta.json of a prepared folder, after checking the sizes of its shards. Does not read the shards.
 
     Raises DataError if the folder is missing, is something else, or has lost a part.
     """
@@ -78,9 +78,9 @@ def shard_files(folder, meta):
 
 
 def changed_shard_in_background(data):
-    """Return the concurrent.futures.Future of the first shard of all sources that is not as it was written, or None.
+    """Return a concurrent.futures.Future: the path of the first shard of all sources with a wrong checksum, or None.
 
-    It computes the checksum of each shard. The thread does not keep the process from ending.
+    A daemon thread computes the checksums.
     """
     future = concurrent.futures.Future()
 
@@ -114,7 +114,7 @@ def tokenizer_bytes(folder):
 class Data(NamedTuple):
     """What train.py's setting `data` names.
 
-    sources: {folder: its meta.json}. draws: {folder: its windows of every CYCLE}.
+    sources: {folder: its meta.json}. draws: {folder: how many of every CYCLE windows it gives}.
     fingerprint: one checksum of everything in it that decides what is learned.
     """
 
@@ -124,7 +124,7 @@ class Data(NamedTuple):
 
 
 def draws_of(data):
-    """Return {folder: its windows of every CYCLE} of a setting `data`: a folder, or several, as in "a:0.7,b:0.3"."""
+    """Return the `draws` (see `Data`) of a setting `data`: a folder, or several, as in "a:0.7,b:0.3"."""
     if "," not in data:
         return {data: CYCLE}
     draws = {}

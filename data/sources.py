@@ -1,12 +1,12 @@
 """Read the documents of files and folders.
 
-A reader takes a file, the name of the field that holds the text, and a range of the file: [start, end), one of those
-between the places that `cut_places` returns. For each document that begins in the range it yields
+A reader takes a file, the name of the field that holds the text, and a range of the file, [start, end), between two
+places that `cut_places` returns. For each document that begins in the range it yields
 
     (place, record)       "line 7" or "row 7", {field: value}
 
-The first bytes of a file decide what it is, and its name only what they leave open. To support another format, write a
-reader and add it to READERS.
+The first bytes of a file decide its format, and its name only where they leave it open. To support another format,
+write a reader and add it to READERS.
 """
 
 import codecs
@@ -31,8 +31,8 @@ END = sys.maxsize  # of a range: the end of the file
 
 def read_text(path, field, start, end):
     """Read plain text: one blank line separates paragraphs, two or more separate documents."""
-    lines, first, blank = [], 1, 0  # of the document so far, the number of the first; blank lines since the last
-    for number, line in itertools.chain(read_lines(path, start, end), [(0, b"")] * 2):  # a blank end
+    lines, first, blank = [], 1, 0  # of the document so far, the first one's number; blank lines since the last
+    for number, line in itertools.chain(read_lines(path, start, end), [(0, b"")] * 2):  # ends the last document
         if line.strip():
             if not lines:
                 first = number
@@ -55,24 +55,24 @@ def read_jsonl(path, field, start, end):
 
 
 def json_object(text, location):
-    """Return the JSON object that a text is. location: of the text, for the message of an error."""
+    """Return the JSON object in a text. location: of the text, for error messages."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:  # the latter: lists or objects are nested too deep
-        fault = str(error).replace("line 1 ", "")  # JSON's own count
+        fault = str(error).replace("line 1 ", "")  # the line within the text
         raise DataError(f"{location}: cannot be read as JSON: {fault}") from None
     if not isinstance(record, dict):
-        raise DataError(f"{location}: expected a JSON object, got a {type(record).__name__} (see jq -c .[])")
+        raise DataError(f"{location}: expected a JSON object, got a {type(record).__name__} (jq -c .[] splits a list)")
     return record
 
 
 def read_lines(path, start, end):
     """Yield (number, line without its line break) of a range.
 
-    Lines count from 1 at the start of a file. In its middle they count from 2, as its first line is not there.
+    The first line of a file is 1. A range that begins later counts from 2, because `decode` treats line 1 differently.
     """
     with open_lines(path) as lines:
-        if start > 0:  # what is compressed begins at 0
+        if start > 0:  # then it is not compressed
             lines.seek(start)
         elif what := foreign(lines.peek()):
             raise DataError(f"it is {what}")
@@ -85,7 +85,7 @@ def read_lines(path, start, end):
 
 
 def open_lines(path):
-    """Open a file as it is without its compression, whatever its name."""
+    """Open a file for reading, decompressed if its content is gzip or zstd, whatever its name."""
     with open(path, "rb") as file:
         head = file.read(4)
     if head.startswith(b"\x1f\x8b"):
@@ -96,7 +96,7 @@ def open_lines(path):
 
 
 def decode(data, first):
-    """Decode lines of UTF-8. `first` is the number of the first line, for the error message."""
+    """Decode lines of UTF-8. first: the number of the first line."""
     data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
     if first == 1:
         data = data.removeprefix(codecs.BOM_UTF8)  # some editors begin a file with a byte-order mark
@@ -106,16 +106,16 @@ def decode(data, first):
         number = first + data.count(b"\n", 0, error.start)
         raise DataError(
             f"line {number}: byte 0x{data[error.start]:02x} is not UTF-8: if all of the file is Latin-1, convert it "
-            "(iconv -f LATIN1 -t UTF-8), otherwise mend the line"
+            "(iconv -f LATIN1 -t UTF-8), otherwise fix the line"
         ) from None
 
 
 def read_parquet(path, field, start, end):
-    """Read parquet: each row holds one document. However large a row group is, few of its pages are in memory."""
+    """Read parquet: each row holds one document. Only a few pages are in memory, however large a row group is."""
     parquet = optional_package("pyarrow.parquet")
 
     with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-        columns = [field] if field in file.schema_arrow.names else None  # read_file() names all then
+        columns = [field] if field in file.schema_arrow.names else None  # all: read_file() lists their names
         number = 0
         for batch in file.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
             for number, record in enumerate(batch.to_pylist(), number + 1):
@@ -129,22 +129,22 @@ def read_parquet(path, field, start, end):
 def cut_places(path, size):
     """Return [0, ..., END]: places where documents of a file begin, about `size` bytes apart.
 
-    What is compressed, and parquet, has only these two. They are a function of the content. The documents of all ranges
-    between them are those of the file.
+    Compressed files and parquet have only these two. The places depend on the content alone. The ranges between them
+    have all documents of the file, each once.
     """
     places = [0]
     reader = reader_of(path)
     with open_lines(path) as lines:
-        if reader is not read_parquet and isinstance(lines.raw, io.FileIO):  # else it is compressed
+        if reader is not read_parquet and isinstance(lines.raw, io.FileIO):  # not compressed
             while place := next_document(lines, places[-1] + size, 0 if reader is read_jsonl else 2):
                 places.append(place)
     return [*places, END]
 
 
 def next_document(file, position, blank_lines):
-    """Return where the first document begins after a line end after a position; None if no document does.
+    """Return where the first document after the line at `position` begins, or None if there is none.
 
-    blank_lines: how many must be seen before it.
+    blank_lines: how many blank lines must come before it.
     """
     file.seek(position)
     file.readline()  # the rest of a line
@@ -161,7 +161,7 @@ def next_document(file, position, blank_lines):
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
-READERS = {  # by what the name ends in, or by the first four bytes, which win
+READERS = {  # by a file's extension, or by its first four bytes, which take precedence
     ".txt": read_text,
     ".md": read_text,
     ".jsonl": read_jsonl,
@@ -179,17 +179,17 @@ NO_DATA = (
 
 
 def without_compression(path):
-    """Return a path without the extension of a compression, such as a.txt for a.txt.gz."""
+    """Return a path without the extension of its compression, such as a.txt for a.txt.gz."""
     return re.sub(r"(?i)\.(gz|zst)$", "", path)
 
 
 def format_of(path):
-    """Return the extension of a name without that of a compression, such as .txt for a.txt.gz."""
+    """Return a file's extension, ignoring that of its compression, such as .txt for a.txt.gz."""
     return Path(without_compression(path.name.lower())).suffix
 
 
 def reader_of(path):
-    """Return the reader of a file, by its content where that is sure. Raises DataError for what none can read."""
+    """Return the reader of a file, by its content if that is clear. Raises DataError for what none can read."""
     with open_lines(path) as lines:
         head = lines.peek()
     if reader := READERS.get(head[:4]):
@@ -201,15 +201,15 @@ def reader_of(path):
 
 
 def why_left_out(path, source, field):
-    """Return why a file of a source is not read, "" if it is. Reads its first document. Raises DataError."""
+    """Return why a file of a source is not read, or "" if it is. Reads its first document. Raises DataError."""
     kind = format_of(path)
     if kind in (".csv", ".tsv"):
         return "a table"
     if path != source:
         if not path.is_file() or re.search(NO_DATA, path.relative_to(source).as_posix()):
-            return "hidden, about the data, or no file"
+            return "hidden, about the data, or not a file"
         if kind not in ("", *READERS):
-            return "of another format, by the name"
+            return "of another format, by its name"
     is_text = path == source or kind not in ("", ".json")  # else it may be something else
     try:
         if is_text or reader_of(path) is not read_text:
@@ -232,10 +232,10 @@ def walk(folder):
 
 
 def find_files(source, text_field):
-    """Return the files of a source in the order they are read, and {why: those that are left out}.
+    """Return the files of a source in the order they are read, and {why: the files left out for this reason}.
 
-    The first document of each is read, so what cannot be read is found before any work. A file that is named itself is
-    read as text whatever its name, unless its content or its name says that it is not. Raises DataError.
+    The first document of each is read, so what cannot be read is found before any work. A source that is a file is read
+    as text whatever its name, unless its content or its name says that it is not. Raises DataError.
     """
     path = EMBEDDED if str(source) == "embedded" else Path(source)
     if path.is_file():
@@ -256,8 +256,8 @@ def find_files(source, text_field):
     if not files:
         why = "; ".join(groups) or "it is empty"
         raise DataError(
-            f"{path}: nothing can be read: {why}. Read are .txt, .md, .jsonl and .json lines with the text field, also "
-            ".gz and .zst, and .parquet, and any plain text by name"
+            f"{path}: nothing can be read: {why}. Give .txt, .md, .jsonl or .json (lines with the text field), also as "
+            ".gz or .zst; .parquet; or the name of any plain text file"
         )
     return files, groups
 

@@ -23,8 +23,8 @@ import tiktoken
 
 from errors import DataError
 
-# Text is split by this expression before merging: Llama 3's (cl100k_base's, with digits in groups of up to three). It
-# holds for the embedded ranks and for every local rank file. A named tiktoken encoding has its own.
+# The pattern that splits text before merging: Llama 3's, with digits in groups of up to three, as in cl100k_base. The
+# embedded ranks and every local rank file use it. A named tiktoken encoding has its own.
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -32,8 +32,8 @@ PATTERN = (
 USUAL = "[MASK]", "[PAD]", "[BOS]", "[EOS]"  # the names of special tokens where a file does not name any
 ROLES = "mask_id", "pad_id", "bos_id", "eos_id"
 
-# tiktoken's regex engine overflows its stack on about a million white-space characters in a row. A text is cut before
-# each block of so many characters that has nothing else.
+# tiktoken's regex engine overflows its stack on about a million white-space characters in a row. So a text is cut
+# before each block of this many characters that is all white space.
 BLANK_BLOCK = 100_000
 
 # tokenizer.json writes each byte as one visible character: itself if it is visible, else the next one from U+0100.
@@ -87,7 +87,7 @@ class Tokenizer:
 
     @functools.cached_property
     def word_prefix(self):
-        """What a word needs before it to get the ids that it has inside a sentence, wherever it stands: a space.
+        """The prefix, a space, that gives a word at the start of a text the ids that it has inside a sentence.
 
         It is empty for tokenizers that begin each text with a space themselves (SentencePiece) or ignore spaces (BERT).
         """
@@ -133,7 +133,7 @@ class RankTokenizer(Tokenizer):
         return super().state() | {"pattern": self.pattern}
 
     def encode_array(self, text):
-        """As `encode`, but an array of uint32: for much text, as no Python integers are made."""
+        """As `encode`, but returns a uint32 array: faster for much text, because it makes no Python integers."""
         text = self.normalize(text)
         ids = []
         begin = 0
@@ -185,7 +185,7 @@ class RankTokenizer(Tokenizer):
                 right = token[i:]
                 if left in vocab and right in vocab:
                     merges.append((left, right))
-        # Two things that tiktoken's published patterns write differently: possessive {1,3}+, and $ for the end of text.
+        # tiktoken's published patterns write two things differently: possessive {1,3}+, and $ for the end of text.
         pattern = re.sub(r"(\\p\{\w+\}\{\d+,\d+\})\+", r"(?>\1)", self.pattern).replace("++$", r"++\z")
         engine = byte_level_bpe(pattern, vocab=vocab | self.special_tokens, merges=merges, ignore_merges=True)
         return json.loads(engine.to_str())
@@ -221,7 +221,7 @@ class JsonTokenizer(Tokenizer):
         return {"kind": "json"} | super().state()
 
     def encode_array(self, text):
-        """As `encode`, but an array of uint32."""
+        """As `encode`, but returns a uint32 array."""
         return np.array(self.run(self.engine.encode_batch_fast, text).ids, np.uint32)
 
     def encode_with_offsets(self, text):
@@ -235,7 +235,7 @@ class JsonTokenizer(Tokenizer):
             return encode_batch([self.normalize(text)], add_special_tokens=False)[0]
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a panic of the library is no Exception
+        except BaseException as error:  # a panic of the library is not an Exception
             raise DataError(f"the tokenizer {self.name} fails on the text {text[:60]!r}...: {error}") from error
 
     def decode(self, ids):
@@ -255,7 +255,7 @@ def json_engine(content, origin):
     library = optional_package("tokenizers")
     try:
         return library.Tokenizer.from_buffer(content)
-    except BaseException as error:  # the library has no class of its own, and its panics are no Exception
+    except BaseException as error:  # the library has no error class, and its panics are not Exceptions
         raise DataError(f"{origin}: the tokenizers library cannot read this tokenizer.json: {error}") from error
 
 
@@ -278,5 +278,5 @@ def rank_file(ranks):
 
 
 def parse_ranks(content):
-    """Return {token bytes: rank} of a rank file's bytes. Raises ValueError."""
+    """Return {token bytes: rank} from a rank file's bytes. Raises ValueError."""
     return {base64.b64decode(token, validate=True): int(rank) for token, rank in map(bytes.split, content.splitlines())}

@@ -1,6 +1,7 @@
 """Read a tokenizer from where it came: a name, a rank file, or the tokenizer.json of a hub folder.
 
-Preparing text, the hub and other encoders use this. A prepared folder and a checkpoint hold their tokenizer themselves.
+This serves the preparation of text, hub models and other encoders. Prepared folders and checkpoints hold their own
+tokenizer.
 """
 
 import json
@@ -39,15 +40,15 @@ def read_ranks(path):
     """Read a rank file. Raises DataError."""
     if not path.is_file():
         raise DataError(
-            f"tokenizer '{path}': no such file or folder, and not embedded or an encoding of tiktoken, such as gpt2; "
-            f"of a model of the hub, download the folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
+            f"tokenizer '{path}': no such file or folder, and neither embedded nor a tiktoken encoding such as gpt2; "
+            f"for a hub model, download its folder: hf download ORGANIZATION/{path.name} --local-dir {path}"
         )
-    lines = "not lines with the base64 of a token and its rank (of a tokenizer.json, give the folder)"
+    lines = "not lines with the base64 of a token and its rank (for a tokenizer.json, give its folder)"
     with refuse_malformed(f"{path} is {what_is(path, lines)}"):
         ranks = parse_ranks(path.read_bytes())  # not through tiktoken: it caches files by path and would miss a change
     size = len(ranks)
     if {*ranks.values()} != {*range(size)} or not {bytes([byte]) for byte in range(256)} <= ranks.keys():
-        raise DataError(f"{path}: each rank from 0 to {size - 1} must come once, and each of the 256 bytes be a token")
+        raise DataError(f"{path}: each rank from 0 to {size - 1} must occur once, and each of the 256 bytes be a token")
     name, names, roles, vocab_size = path.stem, USUAL, USUAL, None
     if size == LLAMA3_RANKS:
         name, names, roles, vocab_size = "llama3", LLAMA3_SPECIAL, LLAMA3_ROLES, size + 256
@@ -62,7 +63,7 @@ def role_ids(ids, names):
 
 
 def read_encoding(name):
-    """Read a published encoding: its special tokens stay, eos is <|endoftext|>, new ids follow the largest."""
+    """Read a published encoding. It keeps its special tokens, eos is <|endoftext|>, and new ids follow the largest."""
     try:
         encoding = tiktoken.get_encoding(name)
     except (OSError, ValueError) as error:
@@ -90,14 +91,14 @@ def read_hub(folder):
     bos     the cls token, else eos
     pad     eos
 
-    Added tokens that are not special are words: text makes them.
-    vocab_size is config.json's, so that a model keeps its shape, if all ids are below that.
+    Added tokens that are not special are like words: `encode` finds them in text. vocab_size is config.json's, so that
+    a model keeps its shape, if all ids are below that.
     """
     file = folder / "tokenizer.json"
     if what := what_is(file, ""):
         raise DataError(
             f"{file} is {what}; transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) makes one "
-            "of the older files"
+            "from older files"
         )
     content = file.read_bytes()
     engine = json_engine(content, file)
@@ -112,7 +113,7 @@ def read_hub(folder):
         more.add(token["content"])
     if more := more - ids.keys():
         raise DataError(f"{file}: the files beside it add tokens that it does not have: {', '.join(sorted(more))}")
-    # As in transformers: the older file comes first, where the newer one does not list the added tokens.
+    # As in transformers: the older file wins if the newer one does not list the added tokens.
     names = older | newer if "added_tokens_decoder" in newer else newer | older
     config = read_json(folder / "generation_config.json") | config | names
 
@@ -121,7 +122,7 @@ def read_hub(folder):
         token = config.get(f"{kind}_token")
         if isinstance(token, dict):
             token = token.get("content")
-        # The id of an ordinary token would be the default of a class, which means nothing here.
+        # The id of an ordinary token is only the default of a config class, which means nothing.
         by_id = [added[i].content for i in np.ravel(config.get(f"{kind}_token_id")) if i in added]
         if token and token not in ids and not by_id:
             raise DataError(f"{file} has no token {token!r}, which the config beside it names as {kind}_token")
@@ -148,6 +149,6 @@ def read_hub(folder):
 
 
 def read_json(path):
-    """Return the JSON object in a file, empty if there is no such file. Raises DataError."""
+    """Return the JSON object in a file, or {} if there is no such file. Raises DataError."""
     with refuse_malformed(f"{path}: {what_is(path, 'not a JSON object')}"):
         return dict(json.loads(path.read_bytes())) if path.is_file() else {}

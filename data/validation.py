@@ -63,23 +63,23 @@ class HiddenTokens:
 def evaluate(loss_module, val_batches, predict_from, micro_batch, device):
     """Return the validation loss of each objective, in nats per predicted token. The processes share the windows.
 
-    That of a mixture is the mean over its sources, weighted by their fractions; the losses of each source follow.
+    The loss of a mixture is the mean over its sources, weighted by their fractions; that of each source follows.
     predict_from: the position from which the model predicts a hidden token.
     """
     loss_module.eval()
     rank, world_size = world()
     values = {}
-    for what in (NextToken(), HiddenTokens(predict_from)):
-        name = f"val_{what.name}_loss"
+    for objective in (NextToken(), HiddenTokens(predict_from)):
+        name = f"val_{objective.name}_loss"
         losses = {}
         for folder, (_, batches) in val_batches.items():
             total = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, predicted tokens
             windows = range(batches.windows_per_step)
             for first in range(0, len(windows), world_size * micro_batch):
                 own = windows[first + rank * micro_batch :][:micro_batch]
-                batch = to_device(batches.batch(0, what, own or [0]), device)
+                batch = to_device(batches.batch(0, objective, own or [0]), device)
                 with torch.compiler.set_stance("force_eager"):  # no second compilation for the last, smaller batch
-                    found = torch.stack(loss_module(batch, what.causal))  # also without windows: others may need shards
+                    found = torch.stack(loss_module(batch, objective.causal))  # even without windows: shards need it
                 if own:
                     total += found
             if world_size > 1:

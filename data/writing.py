@@ -1,4 +1,4 @@
-"""Write a prepared folder whole or not at all, and go on after a kill. data/shards.py reads it.
+"""Write a prepared folder whole or not at all, and continue after a kill. data/shards.py reads it.
 
 While OUT is written, the folder OUT.partial holds
 
@@ -6,9 +6,9 @@ While OUT is written, the folder OUT.partial holds
     PLAN/00017.json         the record of a piece of text that is done
     PLAN/shards/            train-00017.bin and val-00017.bin of each piece, and in the end all of OUT
 
-PLAN is a checksum of the input files and the settings, so that what belongs to others is never taken. The shards of a
-piece count when its record is there and fits. Otherwise the piece is made again. So `join` may change shards in place,
-and a kill needs no care. Another OUT.partial is left alone. An OUT that exists is never replaced.
+PLAN is a checksum of the input files and the settings, so the pieces of another preparation are never used. A piece is
+done if its record exists and matches its shards; otherwise it is made again. So `join` may change shards in place, and
+a kill does no harm. The OUT.partial of another plan is left alone, and an existing OUT is never replaced.
 """
 
 import contextlib
@@ -29,16 +29,15 @@ COUNTED = "documents", "empty", "tokens", "bytes"  # of each split; "empty": doc
 def unfinished_folder(out, plan, part=""):
     """Yield the folder for the pieces of a plan. Without `part`, it is for this process alone.
 
-    Processes with a part share it. If two have the same part, they do its work twice: a piece counts if its shards fit
-    its record. After an error, what is done stays. Raises DataError if another process is at work, or if OUT.partial is
-    something else.
+    Processes with a part share it. If two have the same part, its work is done twice, which does no harm. After an
+    error, what is done stays. Raises DataError if another process is at work, or if OUT.partial has another plan.
     """
     partial = out.with_name(f"{out.name}.partial")
     for path in partial.glob("*"):
         if path.name not in (plan, LOCK):
             raise DataError(
-                f"{path} is not of this preparation: source, tokenizer, val_fraction, text_field or shard_bytes is "
-                "another, or a file has changed. Give the same, choose another --out, or remove what you do not need"
+                f"{path} is from another preparation: source, tokenizer, val_fraction, text_field or shard_bytes is "
+                "different, or a file has changed. Give the same, choose another --out, or remove what you do not need"
             )
     with lock_folder(partial, LOCK, shared=bool(part)):
         folder = partial / plan
@@ -59,7 +58,7 @@ def unfinished_folder(out, plan, part=""):
 
 
 def make_piece(folder, number, encoded):
-    """Write the shards of a piece and its record, if they are not there and whole. Returns the record.
+    """Write the shards of a piece and its record, unless they are there and whole. Returns the record.
 
     encoded: yields (split, tokens of a document, its bytes of text). The record has a checksum of its own.
     """
@@ -79,7 +78,7 @@ def make_piece(folder, number, encoded):
 def write_shards(folder, number, encoded):
     """Write a shard of each split. encoded: see `make_piece`.
 
-    Returns {split: {"file": its name, "sha256": ..., and how many it has of each of COUNTED}}.
+    Returns {split: {"file": its name, "sha256": ..., and a number for each of COUNTED}}.
     """
     record = {}
     files = {}
@@ -106,7 +105,7 @@ def write_shards(folder, number, encoded):
 
 
 def join(out, folder, records, tokenizer, cfg, is_full):
-    """Make the shards of all pieces the folder `out`, and return its meta.json.
+    """Turn the shards of all pieces into the folder `out`, and return its meta.json.
 
     records: of each piece, in order. is_full: whether max_tokens cut the text off.
     """
@@ -120,7 +119,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
     for name in SPLITS:
         parts = [record[name] for record in records if record[name]["tokens"]]
         if not parts:
-            shutil.rmtree(folder)  # going on would not help
+            shutil.rmtree(folder)  # another start would not help
             raise DataError(f"no text is left for the {name} split: give more text, or a larger max_tokens")
         splits[name] = {key: sum(record[name].get(key, 0) for record in records) for key in COUNTED}
         splits[name]["shards"] = parts
@@ -142,7 +141,7 @@ def join(out, folder, records, tokenizer, cfg, is_full):
 
 
 def cut_tail(folder, records, dtype, val_fraction):
-    """Make the tail of the text validation where the hash put all documents into one split, as with one book.
+    """Use the tail of the text for validation where the hash put all documents into one split, as with one book.
 
     Returns the record of the only piece that is left. The whole text is in memory.
     """

@@ -120,7 +120,7 @@ def test_a_link_to_nothing_is_reported(state, tmp_path, capsys):
     checkpoint.save(tmp_path / "ckpt-7.pt", state)
     (tmp_path / "ckpt-9.pt").symlink_to(tmp_path / "moved.pt")
     assert checkpoint.open_newest(tmp_path)[0] == tmp_path / "ckpt-7.pt"
-    assert f"{tmp_path}/ckpt-9.pt is a link to {tmp_path}/moved.pt, which is not there" in capsys.readouterr().out
+    assert f"{tmp_path}/ckpt-9.pt is a link to {tmp_path}/moved.pt, which does not exist" in capsys.readouterr().out
 
 
 def test_what_is_kept(tmp_path):
@@ -151,7 +151,7 @@ def test_a_resumed_run_takes_its_own_folder_only(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 8}\n{"step": 1390, "loss": 6}\n')
     assert "checkpoints are gone" in next(run.check_folder(settings, None))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert "config.json is not of a run of train.py" in next(run.check_folder(settings, None))
+    assert "config.json is not from a run of train.py" in next(run.check_folder(settings, None))
 
 
 def test_an_optimizer_keeps_its_counters_and_follows_the_code():

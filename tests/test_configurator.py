@@ -91,7 +91,7 @@ def test_a_config_may_begin_with_another(problems):
     config('base = "third.py"\nlr = "a"\n', "config/recipe.py")
     found = problems("config/x.py")
     assert [problem.split(": ")[0] for problem in found] == ["config/third.py:1", "config/recipe.py:2"]
-    assert "base='x.py' begins with the lines of this file itself" in found[0]
+    assert "base='x.py' includes this file itself" in found[0]
     odd = [(value, "config") for value in ("", 3, "a\0b", "\ud800")]
     for missing, path in [("none.py", "config/none.py"), ("../none.py", "config/../none.py"), *odd]:
         (problem,) = problems(config(f"base = {missing!r}\n"))

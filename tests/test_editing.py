@@ -144,7 +144,7 @@ def schedule_free(copy, out, log, before, text):
 
 def local(copy, out, log, before, text):
     assert log[1]["loss"] != before[1]["loss"]
-    assert "does not compute from it what this project does" in export(copy, out, "eurobert")
+    assert "computes something else than this project" in export(copy, out, "eurobert")
 
 
 def frozen(copy, out, log, before, text):
@@ -191,7 +191,7 @@ def replaced(folder, file, before, after):
 
 
 NOT_FOLLOWED = {  # what a run says: a file, a text of it, and what is there instead
-    "attention=auto: `attention_mask` in model.py is edited, give --attention=reference": NEAR,
+    "attention=auto: `attention_mask` in model.py is edited: give --attention=reference": NEAR,
     "loss=fused: it differs from --loss=plain": (
         "model.py", "loss = plain_loss if", "loss = (lambda *x: (2 - causal) * plain_loss(*x)) if"),
     "loss=fused": ("model.py", "return self.head(hidden)", "return 30 * torch.tanh(self.head(hidden) / 30)"),

@@ -1,5 +1,5 @@
-# Random weights for study_cause.py: what do the tasks give without pretraining? Random weights need lower rates
-# of fine-tuning. docs/results/study_cause has the results.
+# Random weights for study_cause.py: what are the scores without pretraining? Random weights need lower fine-tuning
+# rates. docs/results/study_cause has the results.
 #
 #   python -m eval.study config/finished/study_cause_random.py
 base = "study_cause.py"  # the same model, text, seeds, tasks and fine-tuning seeds

@@ -1,5 +1,5 @@
-# Trials for study_cause.py: which rate of pretraining suits each recipe? One seed that the study does not have.
-# The rate with the better validation scores after fine-tuning is taken.
+# Trials for study_cause.py: which pretraining rate suits each recipe? They use a seed that the study does not have. The
+# rate with the better validation scores after fine-tuning is taken.
 #
 #   python -m eval.study config/finished/study_cause_trials.py
 base = "study_cause.py"  # the same model, text and tasks

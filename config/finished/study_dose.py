@@ -1,6 +1,6 @@
-# Dose and response: how many visible tokens does MLM need? The fraction of the chosen tokens that stays as it is, by
-# the fraction that becomes a random token; and beside this grid, CLM phases, mixtures and masked next-token prediction
-# (MNTP). docs/results/study_dose has the design, which was committed before the runs.
+# Dose and response: how many visible tokens does MLM need? A grid of two fractions of the chosen tokens: those that
+# stay as they are, and those that become random tokens. Beside it, CLM phases, mixtures and masked next-token
+# prediction (MNTP). docs/results/study_dose has the design, which was committed before the runs.
 #
 #   python -m eval.study config/finished/study_dose.py
 #

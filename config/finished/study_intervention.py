@@ -1,6 +1,6 @@
 # The intervention: does 80/10/10 in the first 10 % of the steps do what a CLM phase does? Width 128, 10.2M tokens, as
-# part A of config/finished/study_cause.py. docs/results/study_intervention.md has the design, which was committed before
-# the runs, and the commands: the first row is not fine-tuned.
+# part A of config/finished/study_cause.py. docs/results/study_intervention.md has the design, which was committed
+# before the runs, and the commands: the first row is not fine-tuned.
 base = "study_cause.py"  # the same model, text and tasks
 out_dir = "out/study-intervention"
 

@@ -5,10 +5,10 @@
 #
 # The model and the text are those of config/openstax.py. The files of the tasks go into data/tasks; python -m
 # eval.tasks says where to get them. Tagging and retrieval were chosen by a pilot: on them pretraining beats random
-# weights. SST-2, SICK, CoLA, MRPC and SQuAD did not react at this size.
+# weights. SST-2, SICK, CoLA, MRPC and SQuAD are not sensitive at this size.
 #
 # A step has 2,048 tokens: 1,200 steps are 2.5M tokens, 2,600 steps 5.3M, 5,000 steps 10.2M, and 10,200 steps 20.9M (1.3
-# epochs). A short budget leaves a longer one where its own schedule begins to differ.
+# epochs). A short budget branches off a longer one where its own schedule begins to differ.
 #
 # One learning rate, 1e-3: after 5,000 steps it is the best of four for MLM, and for CLM 0.003 nats from the best of two
 # (docs/results/early.md). The published study (docs/results/early.md), made with commit 96ee8a4, has 2e-3 for CLM.

@@ -3,13 +3,13 @@
 #
 #   python -m eval.study config/finished/study_visible.py
 #
-# Text and tasks are those of study_small.py. But SciFact needs a validation set, which
-# docs/results/scifact_split.py makes of 160 training queries. Each recipe has the rate that did best in its trials.
+# Text and tasks are those of study_small.py. But SciFact needs a validation set, which docs/results/scifact_split.py
+# makes from 160 training queries. Each recipe has the learning rate that did best in its trials.
 out_dir = "out/study-visible"
 train = "config/openstax.py"
 seeds = (4, 5, 6, 7, 8)  # 1 and 2 were pilots
 
-# name, what it begins with, arguments of train.py. A shorter budget leaves where its own schedule begins to differ.
+# name, what it begins with, arguments of train.py. A shorter budget branches off where its own schedule differs.
 runs = (
     ("mlm-20.9M", "", "--max_steps=10200 --switch_step=0"),
     ("mlm-10.2M", "mlm-20.9M@4700", "--switch_step=0"),
@@ -32,7 +32,7 @@ primary = (
     ("clm25-mlm-20.9M", "mlm-20.9M"),
 )
 
-# Four times as long as in the other small studies. The short protocol is a second study of the same runs.
+# Fine-tuning is four times as long as in the other small studies. A second study has the short one.
 tasks = (
     "conll2003 --max_steps=800 --epochs=2",
     "scifact --max_steps=240 --batch_size=16 --epochs=6 --full_corpus=False",

@@ -65,7 +65,7 @@ def test_clm_windows_come_from_all_sources(n_windows, draws):
 def test_windows_may_be_left_out_but_not_all():
     expected = [[("mlm", False, [(MLM(), window)], counts)] for window, counts in ((0, True), (1, True), (0, False))]
     assert of_ranks(lambda step, window, n_windows, cfg: MLM() if window < 2 else None, 3, 4) == expected
-    with pytest.raises(DataError, match="it must leave at least one"):
+    with pytest.raises(DataError, match="it must keep at least one"):
         of_ranks(lambda *_: None, 1, 4)
 
 

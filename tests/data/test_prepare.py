@@ -231,7 +231,7 @@ def test_an_unfinished_folder_of_other_settings_or_input_is_refused_and_kept(unf
         (tmp_path / changed).write_bytes(b"".join(EMBEDDED.read_bytes().splitlines(True)[:-4]))
     else:
         (tmp_path / changed).open("a").write('{"text": "new"}\n')
-    with pytest.raises(DataError, match="is not of this preparation: source, tokenizer.*or remove"):
+    with pytest.raises(DataError, match="is from another preparation: source, tokenizer.*or remove"):
         prepare(tmp_path / "in", unfinished, **options)
     assert records(unfinished) == before != []
 

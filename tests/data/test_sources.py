@@ -114,7 +114,7 @@ def test_bad_lines(tmp_path, name, content, message):
 def test_sources_that_cannot_be_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "a.csv").write_text("x")
-    for name, message in ("a.csv", "a table. Read are .txt"), ("pipe.txt", "no such file .*cannot be read twice"):
+    for name, message in ("a.csv", "a table. Give .txt"), ("pipe.txt", "no such file .*cannot be read twice"):
         with pytest.raises(DataError, match=message):
             find_files(tmp_path / name, "text")
 
