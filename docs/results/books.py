@@ -3,9 +3,9 @@
     git clone https://github.com/mlschmitt/classic-books-markdown
     python docs/results/books.py classic-books-markdown books
 
-It reads the clone at COMMIT, so the clone must have it. books.json lists each book with its year of publication, or with the reason
-why it is left out. For a translation, it also has the latest possible year of the English text. The books that stay
-were published before 1931, so they are in the public domain in the United States.
+It reads the clone at COMMIT, so the clone must have it. books.json lists each book with its year of publication, or
+with the reason why it is left out. For a translation, it also has the latest possible year of the English text. The
+books that stay were published before 1931, so they are in the public domain in the United States.
 
 Markdown, notes, rules and a book's header are left out. A blank line separates paragraphs, two separate books. Verse
 keeps its lines. A hash of a book's path decides whether it goes to train.txt or valid.txt. books.tiktoken is a

@@ -41,7 +41,7 @@ def main(argv):
         print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
         return
     free, total = torch.cuda.mem_get_info()
-    print(f"what to set: docs/speed.md has the micro_batch for {free / 1e9:.1f} GB (free of {total / 1e9:.1f} GB)")
+    print(f"what to set: micro_batch, by docs/speed.md; free GPU memory in GB: {free / 1e9:.1f} of {total / 1e9:.1f}")
     kernels(cfg.head_dims, device, getattr(torch, settings["dtype"]))
 
 
