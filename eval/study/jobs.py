@@ -100,7 +100,7 @@ def begin(job):
 
 
 def error_of(path):
-    """Return the last telling line of an error.txt."""
+    """Return the last line of an error.txt that says what was wrong."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.endswith("--help lists every setting.")]
     return ["no output", *lines][-1]

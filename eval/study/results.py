@@ -288,7 +288,7 @@ class Results:
                     array = file[metric].astype(np.float32)
                 if arrays and array.shape != arrays[0].shape:
                     raise ValueError(f"{metric} has shape {array.shape}, in {rows[0].folder} {arrays[0].shape}")
-            except Exception as error:  # for a damaged file, NumPy and zipfile raise many kinds
+            except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
                 raise DataError(f"{path}: {error}. The comparisons need it: do this run again") from None
             arrays.append(array)
         return np.stack(arrays)

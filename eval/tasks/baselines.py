@@ -25,7 +25,7 @@ def baselines(dataset):
         counts = Counter()
         for sentence in train:
             counts.update(zip(sentence.words, sentence.tags))
-        best = {word: tag for (word, tag), _ in reversed(counts.most_common())}  # in a tie, the first tag seen
+        best = {word: tag for (word, tag), _ in reversed(counts.most_common())}  # the most frequent tag stays
         predicted = [[best.get(word, "O") for word in sentence.words] for sentence in test]
     elif dataset.family == "qa" and not all(question.answers for question in test):
         name = "no_answer"

@@ -289,7 +289,7 @@ class QuestionAnswering(Family):
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
         total = np.append(0, np.cumsum(odds - self.threshold))
-        gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
+        gain = total[1:] - np.minimum.accumulate(total[:-1])  # the best span's that ends at each token
         last = gain.argmax()
         if gain[last] <= 0 and self.may_be_none:
             return "", gain[last]

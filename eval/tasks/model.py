@@ -80,7 +80,7 @@ class TaskModel(nn.Module):
 
     @property
     def capacity(self):
-        """The tokens per row; few on a CPU, which also computes the attention between texts that GPU kernels skip."""
+        """The tokens per row; 0 = one text per row. Few on a CPU, which computes even what the attention mask hides."""
         if getattr(self.encoder, "one_text_per_row", False):
             return 0
         seq_len = self.encoder.config.seq_len

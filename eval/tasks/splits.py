@@ -217,7 +217,7 @@ def judged_queries(table, counts):
     """Return {split: Queries} from a table of Judged. Queries that a row holds out of a file are in no other row."""
     held_out = {os.path.realpath(row.judgments): row.held_out for row in table if row.held_out}
     splits = {split: [] for split in SPLITS}
-    texts = {}  # of the queries, by folder and id
+    texts = {}  # {queries.jsonl: {query id: text}}
     for row in table:
         file = f"{row.folder}/queries.jsonl"
         if file not in texts:

@@ -28,7 +28,7 @@ TASKS = {"conll2003", "scifact"}
 FINGERPRINT = "7b77aabde7c31921ef28969cdc2fde4545cbaf0e5a53dd9f40f4718ad7bd3592"  # of the text and its tokenizer
 FIXED = {"global_batch_tokens": 2048, "eval_windows": 128, "seq_len": 128, "init_from": "", "branch_from": ""}
 PARAMETERS = 3_000_000  # at most, with the output head
-RATES = [0.001, 0.002, 0.004]  # of fine-tuning, with one seed; a second seed has the rate that validation chose
+RATES = [0.001, 0.002, 0.004]  # fine-tuning rates of the first seed; the second uses the one that validation chose
 
 
 def opened(study):
