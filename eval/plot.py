@@ -1,4 +1,4 @@
-"""What a run shows: its first and last lines, and its figure of both validation losses and the training loss.
+"""What a run prints at its start and end, and its figure of the training loss and both validation losses.
 
 python -m eval.plot out/demo
 """
@@ -22,7 +22,7 @@ OTHER_COLORS = "#5d7038", "#7a3e8e", "#333333"
 
 
 def switches(log):
-    """Return the lines of a log that end a phase, but for the last one; [] if phases alternate."""
+    """Return the last line of each phase except the final one; [] if the log has more than four phases."""
     found = [line for line, following in itertools.pairwise(log) if line["phase"] != following["phase"]]
     return found if len(found) < 4 else []
 
@@ -42,7 +42,7 @@ def summary(log):
 
 
 def print_start(run, rates):
-    """Print the model, the budget and the machine, a line each. rates: the learning rate of each step."""
+    """Print a line each about the model, the budget and the machine. rates: the learning rate of each step."""
     cfg = run.cfg
     config = run.config
     transformer = run.transformer
@@ -51,14 +51,14 @@ def print_start(run, rates):
         f"of width {config.d_model}, {config.n_head} heads, windows of {config.seq_len:,} tokens"
     )
 
-    windows = Counter()  # of the sampled steps, by objective
-    flops = most = 0  # of the sampled steps; micro-batches of a step at most
+    windows = Counter()  # windows in the sampled steps, by objective
+    flops = most = 0  # FLOPs of the sampled steps; the most micro-batches in one of them
     for groups in run.sampled:
         flops += step_flops(transformer, groups, cfg.window_split)
         most = max(most, len(micro_batches(groups, cfg.micro_batch, 0, run.world_size)))
         for what, numbers in groups.items():
             windows[what.name] += len(numbers)
-    each = cfg.max_steps / len(run.sampled)  # how many steps a sampled one stands for
+    each = cfg.max_steps / len(run.sampled)  # each sampled step stands for this many
     parts = [f"{windows.total() * config.seq_len * each:,.0f} tokens in {cfg.max_steps:,} steps"]
     for folder, n in run.train_batches.epochs(cfg.max_steps).items():
         parts.append(f"{n:.3g} epochs of {folder} (validation: {run.val_batches[folder][1].windows_per_step} windows)")
@@ -71,17 +71,17 @@ def print_start(run, rates):
         f"processes: {run.world_size}, micro-batches a step: {most}, folder: {cfg.out_dir}"
     )
     if run.first:
-        print(f"This run goes on at step {run.first:,}.")
+        print(f"This run continues at step {run.first:,}.")
 
 
 def print_losses(run, line):
-    """Print the validation losses of a line of the log, if it has them, above the progress bar."""
+    """Print the validation losses in a line of the log, if it has any, above the progress bar."""
     if losses := [f"{title(name)} {line[key]:.3f}" for name, key in validation_keys(line).items()]:
         run.bar.write(f"step {run.step:,} ({title(run.phase)}): validation loss {', '.join(losses)}")
 
 
 def print_end(run):
-    """Print how a run ended, its losses and costs, and what to do next."""
+    """Print a run's losses and costs, and the command to try next; if it stopped early, how to continue."""
     cfg = run.cfg
     step = run.step
     run.bar.close()
@@ -109,8 +109,8 @@ def print_end(run):
 
 
 def new_figure(width, height):
-    """Return an empty matplotlib Figure, its sizes in inches."""
-    from matplotlib import rcParams  # here, because it takes long
+    """Return an empty matplotlib Figure. width and height are in inches."""
+    from matplotlib import rcParams  # here, because this import is slow
     from matplotlib.figure import Figure
 
     rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
@@ -118,7 +118,7 @@ def new_figure(width, height):
 
 
 def plot_run(out_dir):
-    """Write out_dir/loss.png and say so."""
+    """Write out_dir/loss.png and print its path."""
     lines = read_metrics(out_dir)
     if not lines or "phase" not in lines[0]:
         raise DataError(f"{out_dir}: has no metrics.jsonl of train.py")
@@ -127,7 +127,7 @@ def plot_run(out_dir):
     axes.set_prop_cycle(color=OTHER_COLORS)
     trained = [line for line in lines if "loss" in line]
     steps = [line["step"] for line in trained]
-    for phase in dict.fromkeys(line["phase"] for line in trained):  # with gaps where the run was in another
+    for phase in dict.fromkeys(line["phase"] for line in trained):  # NaN leaves a gap where another phase ran
         losses = [line["loss"] if line["phase"] == phase else math.nan for line in trained]
         axes.plot(steps, losses, color=COLORS.get(phase), alpha=0.5, lw=1, label=f"training, {title(phase)}")
     evaluated = [line for line in lines if "val_clm_loss" in line]

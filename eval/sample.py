@@ -22,10 +22,10 @@ ckpt = "out/demo"  # a checkpoint, the folder of a run (its newest checkpoint), 
 fill = ""  # a text with [MASK] in it: prints the likeliest tokens for each mask
 prompt = ""  # a text to continue
 tokens = 40  # how many tokens to add to the prompt
-temperature = 0.7  # of the sampling; 0 takes the likeliest token each time
-seed = 1  # of the sampling
+temperature = 0.7  # sampling temperature; 0 always takes the likeliest token
+seed = 1  # seed of the sampling
 
-# The texts of `print_examples`: sentences in the style of the embedded corpus.
+# Texts for `print_examples`, in the style of the embedded corpus.
 FILL = (
     "Return the [MASK] of the list.",
     "If the file does not [MASK], an error is raised.",
@@ -39,12 +39,12 @@ CONTINUE = ("Return the", "The following example", "If the argument is")
 def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
     """Return the k likeliest tokens for each [MASK] of a text: a list of [(token, probability), ...], best first.
 
-    predict_from: the position that predicts, see `data.objective.predicts_from`. With "before", an eos begins the text.
+    predict_from: which position predicts a mask, "mask" itself or the one "before"; see `data.objective.predicts_from`.
     """
     ids = tokenizer.encode_masked(text)
     masks = [i for i, token in enumerate(ids) if token == tokenizer.mask_id]
     if predict_from == "before":
-        ids = [tokenizer.eos_id] + ids  # the eos of the document before, as in training: token i is now at i + 1
+        ids = [tokenizer.eos_id] + ids  # as in training, after a document; moves token i to i + 1
     hidden = model(torch.tensor([ids], device=model.device), causal=False)  # (1, T, d_model)
     p = model.logits(hidden[0, masks]).float().softmax(-1)  # (n_masks, V)
     return [[(tokenizer.decode([i]), of_mask[i].item()) for i in of_mask.topk(k).indices.tolist()] for of_mask in p]
@@ -52,13 +52,13 @@ def fill_in(model, tokenizer, text, k=5, predict_from="mask"):
 
 @torch.no_grad()
 def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
-    """Return the text with up to n more tokens, sampled one by one with the causal mask; an eos ends it early."""
+    """Return the text with up to n more tokens, sampled one by one with the causal mask. Sampling stops at an eos."""
     random = torch.Generator().manual_seed(seed)
-    ids = [tokenizer.eos_id] + tokenizer.encode(text)  # the eos of the document before, as in training
+    ids = [tokenizer.eos_id] + tokenizer.encode(text)  # as in training, after a document
     for _ in range(n):
         window = torch.tensor([ids[-model.config.seq_len :]], device=model.device)  # (1, T)
         logits = model.logits(model(window, causal=True)[0, -1]).float().cpu()  # (V,)
-        p = (logits / max(temperature, 1e-5)).softmax(-1)  # at 0 the likeliest token has all of it
+        p = (logits / max(temperature, 1e-5)).softmax(-1)  # at 0, the likeliest token has probability 1
         chosen = torch.multinomial(p, 1, generator=random).item()
         if chosen == tokenizer.eos_id:
             break
@@ -67,12 +67,12 @@ def continue_text(model, tokenizer, text, n, temperature=0.7, seed=1):
 
 
 def print_examples(run):
-    """Print a few masks filled in and a few prompts continued, by the same weights, above the progress bar."""
+    """Fill in a few masks and continue a few prompts with the run's weights, and print the texts."""
     model = run.transformer.eval()
     tokenizer = run.tokenizer
     lines = [f"\nat step {run.step}, the end of {title(run.phase)}", "  filled in (causal=False)"]
     try:
-        with torch.compiler.set_stance("force_eager"):  # texts of any length: not to be compiled
+        with torch.compiler.set_stance("force_eager"):  # otherwise each length is compiled
             for text in FILL:
                 (mask,) = fill_in(model, tokenizer, text, predict_from=run.predict_from)
                 tokens = [f"{token.strip() or token!r} {p:.0%}" for token, p in mask]
@@ -80,7 +80,7 @@ def print_examples(run):
             lines.append("  continued (causal=True, temperature 0.7)")
             for text in CONTINUE:
                 lines.append("    " + continue_text(model, tokenizer, text, 24).replace("\n", " "))
-    finally:  # a text may be too long for this model
+    finally:  # also if a text is too long for the model
         model.train()
     run.bar.write("\n".join(lines) + "\n")
 
@@ -105,7 +105,7 @@ def main(argv):
                 print(f"mask {number}:", ", ".join(f"{token!r} {p:.1%}" for token, p in best))
         if cfg.prompt:
             print(continue_text(model, tokenizer, cfg.prompt, cfg.tokens, cfg.temperature, cfg.seed))
-    except ValueError as error:  # such as a text that is longer than seq_len
+    except ValueError as error:  # for example, the text is longer than seq_len
         sys.exit(error)
 
 

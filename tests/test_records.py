@@ -71,7 +71,7 @@ def test_a_record_is_accepted_and_what_is_kept_can_be_checked_again(tmp_path, sc
         "for a record: flops below 9e+13, loss at most 3.3835, score 64.04",
     ]
     assert check(kept, script=script) == (0, said)
-    assert "is not replaced" in check(study, kept)[1]
+    assert "are not replaced" in check(study, kept)[1]
     assert "must be a new file that ends in .zip" in check(study, tmp_path / "folder")[1]
     assert "no such study" in check(tmp_path / "nothing")[1]
     new = write_study(tmp_path / "new", seeds=(9, 10, 11, 12, 13))

@@ -1,15 +1,15 @@
-"""Make the public text of the small studies: novels and other prose of the public domain as paragraphs and headings.
+"""Make the public text of the small studies: novels and other public-domain prose as paragraphs and headings.
 
     git clone https://github.com/mlschmitt/classic-books-markdown
     python docs/results/books.py classic-books-markdown books
 
-The repository is read at COMMIT, so the clone must have it. books.json names each of its books: with the year in which
-it was published, and the year at the latest of its English text if that is a translation, or with the reason why it is
-left out. What stays was published before 1931, so it is in the public domain in the United States.
+It reads the clone at COMMIT, so the clone must have it. books.json lists each book with its year of publication, or
+with the reason why it is left out. For a translation, it also has the latest possible year of the English text. The
+books that stay were published before 1931, so they are in the public domain in the United States.
 
-Markdown, notes, rules and the header of a book are left out. Paragraphs are separated by a blank line, books by two.
-Lines of verse stay lines. A hash of a book's path decides whether it is in train.txt or valid.txt. books.tiktoken is a
-tokenizer trained on train.txt (it needs the package `tokenizers`).
+Markdown, notes, rules and a book's header are left out. A blank line separates paragraphs, two separate books. Verse
+keeps its lines. A hash of a book's path decides whether it goes to train.txt or valid.txt. books.tiktoken is a
+tokenizer trained on train.txt (this needs the package `tokenizers`).
 """
 
 import hashlib
@@ -27,27 +27,27 @@ from data.tokenizer import BYTE_CHARACTERS, PATTERN, byte_level_bpe, rank_file
 COMMIT = "944882722e"
 SOURCES = Path(__file__).with_suffix(".json")
 LAST_YEAR = 1930  # of publication
-VALIDATION = 50  # one in about so many books is for validation
-VOCABULARY = 8192  # with four special tokens
+VALIDATION = 50  # about one book in 50 is for validation
+VOCABULARY = 8192  # including four special tokens
 NOTE = re.compile(  # [Footnote: ...], [12], {see page 3}
     r"\[\W*(?:foot|transcriber.{0,3}|editor.{0,3} )?(?:note|illustration)\b[^\]]*\]|\[\d+\]|\{[^}]*\}", re.IGNORECASE
 )
-RULES = [  # (what, by what), in turn, in each paragraph
+RULES = [  # (pattern, replacement), applied in this order to each paragraph
     (NOTE, ""),
     (r"\\([^\w\s])", r"\1"),  # escapes
     (r"(?m)^\s*(?:#+|>)\s*", ""),  # headings keep their words
     (r"(?<!_)_([^_]+)_(?!_)", r"\1"),
-    (r"\*", ""),  # bold, and marks of notes
-    (r" +([.,;:!?])", r"\1"),  # where a note or a closing underscore was
+    (r"\*", ""),  # bold, and note marks
+    (r" +([.,;:!?])", r"\1"),  # a space left by a note or an underscore
     (r"[ \t]+", " "),
     (r"(?m)^ | $", ""),
 ]
 
 
 def git(clone, *arguments):
-    """Return what a git command writes, as text."""
+    """Return the output of a git command as text."""
     result = subprocess.run(["git", "-C", clone, *arguments], stdout=subprocess.PIPE)
-    if result.returncode:  # git has said why
+    if result.returncode:  # git has printed why
         sys.exit(f"{clone}: expected a clone that has commit {COMMIT}: see the usage in {__file__}")
     return result.stdout.decode("utf-8")
 
@@ -72,7 +72,7 @@ def is_validation(path):
 
 
 def train_tokenizer(texts):
-    """Return a rank file in the way of docs/data.md."""
+    """Train a BPE tokenizer and return it as a rank file, as docs/data.md describes."""
     from tokenizers.trainers import BpeTrainer
 
     bpe = byte_level_bpe(PATTERN)
@@ -109,7 +109,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python docs/results/books.py CLONE OUT")
     if Path(sys.argv[2]).exists():
-        sys.exit(f"{sys.argv[2]} exists, and is not replaced: choose another folder")
+        sys.exit(f"{sys.argv[2]} exists and is not replaced: choose another folder")
     if not find_spec("tokenizers"):
         sys.exit("the package tokenizers is missing: pip install tokenizers")
     main(sys.argv[1], Path(sys.argv[2]))

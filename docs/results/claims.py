@@ -2,7 +2,7 @@
 
     python docs/results/claims.py
 
-Run it in the main folder: the intervals, shapes and FLOPs are computed by the code of this project.
+Run it in the main folder, because it imports the project's code.
 """
 
 import csv
@@ -25,7 +25,7 @@ from runtime import weights_on_meta
 
 WIDTHS = {64: "--n_head=1 --d_model=64 --d_ff=192", 128: "", 192: "--n_head=3 --n_kv_head=1 --d_model=192 --d_ff=576"}
 CAUSE = "study_cause/results.zip"
-RATES = "0.0005", "0.001", "0.002", "0.004"  # of fine-tuning, in the design of study_cause
+RATES = "0.0005", "0.001", "0.002", "0.004"  # the fine-tuning rates in the design of study_cause
 
 
 def shape(arguments, vocab_size):
@@ -48,7 +48,7 @@ def block_parameters(config):
 
 
 def papers_leads():
-    """Print the lead of 25 % CLM over pure MLM in the paper (610M), against tokens per parameter of the blocks."""
+    """Print the paper's lead of 25 % CLM over pure MLM (610M), and the tokens per parameter of the blocks."""
     parameters = block_parameters(shape("config/610m.py", 128_256))
     scores = {}
     with open(FOLDER / "lesson" / "paper.csv", newline="") as file:
@@ -61,7 +61,7 @@ def papers_leads():
 
 
 def our_leads():
-    """Print the same of width 128, on SciFact."""
+    """Print the same for our width 128, on SciFact."""
     parameters = block_parameters(shape("config/openstax.py", 4096))
     for ending, steps in (("10.2M", 5_000), ("41M", 20_000)):
         chosen = studies.choose(studies.models(studies.table(CAUSE), f"(.+)-{ending}"))
@@ -72,7 +72,7 @@ def our_leads():
 
 
 def clm_flops():
-    """Print how many more FLOPs 25 % CLM followed by MLM takes than pure MLM, as train.py counts them."""
+    """Print how many more FLOPs 25 % CLM followed by MLM takes than pure MLM, by train.py's count."""
     for width, arguments in WIDTHS.items():
         model = without_weights(shape(f"config/openstax.py {arguments}", 4096))
         clm, mlm = (step_flops(model, {objective: [0]}, "none") for objective in (CLM(), MLM()))
@@ -80,7 +80,7 @@ def clm_flops():
 
 
 def deviations():
-    """Print the standard deviation over fine-tuning rates, the mean of five seeds, with and without the highest."""
+    """Print the standard deviation over fine-tuning rates, with and without the highest rate: means of five seeds."""
     tests = defaultdict(list)
     for row in studies.table(CAUSE):
         if row["finetune_seed"] == "1" and row["rate"] in RATES and row["model"] in ("mlm-10.2M", "clm25-mlm-10.2M"):
@@ -93,21 +93,21 @@ def deviations():
 
 
 def steps_to_a_loss(step=4700):
-    """Print how many times as early each recipe reaches pure MLM's loss at a step, by the counted runs of a seed."""
+    """Print how many times earlier each recipe reaches the loss that pure MLM has at `step`."""
     losses = defaultdict(dict)
     for row in studies.table(CAUSE, "losses.csv"):
         losses[row["model"], row["seed"]][int(row["step"])] = float(row["mlm_loss"])
     for model in ("mlm-80-10-10-41M", "clm25-mlm-10.2M", "mlm-80-0-20-10.2M", "mntp-10.2M"):
         ratios = []
         for seed in ("9", "10", "11", "12", "13"):
-            pure = losses["mlm-41M", seed] | losses["mlm-10.2M", seed]  # the short run, where both have the step
+            pure = losses["mlm-41M", seed] | losses["mlm-10.2M", seed]  # the short run's, if both have the step
             first = min(s for s, loss in losses[model, seed].items() if loss <= pure[step])
             ratios.append(step / first)
         print(f"{model}: {mean(ratios):.1f} times as early ({min(ratios):.1f} to {max(ratios):.1f})")
 
 
 def small_study():
-    """Print pure CLM minus pure MLM on tagging, and MLM continued from CLM minus that from MLM."""
+    """Print pure CLM minus pure MLM on tagging, and MLM continued from CLM minus MLM continued from MLM."""
     for row in studies.table("early/small.zip", "comparisons.csv"):
         continued = row["question"] == "2,550 steps added"
         if continued or (row["target"], row["model_a"], row["model_b"]) == ("conll2003", "CLM only", "MLM only"):

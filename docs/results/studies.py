@@ -2,10 +2,10 @@
 
     python docs/results/studies.py cause      # or dose, visible, intervention, ladder
 
-Run it in the main folder: the intervals are computed by the code of this project. results.csv has a line for each
-fine-tuning. instances.npz has the score of each test instance as a numerator and a denominator, under "model seed task
-rate finetune_seed". At commit f4fbce3, collect.py of study_cause makes both from the folder of a study. At commit
-cf8f1c2, this script also draws the figures of the pages.
+Run it in the main folder, because it imports the project's statistics. results.csv has a line for each fine-tuning.
+instances.npz has the score of each test instance, a numerator and a denominator, under the key "model seed task rate
+finetune_seed". At commit f4fbce3, collect.py of study_cause makes both from a study's folder. At commit cf8f1c2, this
+script also draws the figures of the pages.
 """
 
 import csv
@@ -27,7 +27,7 @@ from eval.study import stats
 FOLDER = Path(__file__).parent
 TASKS = "conll2003", "scifact"
 GROUPS = TASKS, TASKS[:1], TASKS[1:]
-RECIPES = {  # the recipe in a model's name: its name on the pages
+RECIPES = {  # {recipe in a model's name: its name on the pages}
     "mlm": "pure MLM",
     "mlm-1e-3": "pure MLM, pretraining rate 1e-3",
     "mlm-80-10-10": "80/10/10",
@@ -52,14 +52,14 @@ SEEDS_OF_THE_TEST = ("20", "21", "22", "23", "24")  # of study_dose
 
 
 def table(path, name="results.csv"):
-    """Return the rows of a table in this folder, or in a zip file of it."""
+    """Return the rows of a table: the .csv file at `path`, or the file `name` in the zip file there."""
     path = FOLDER / path
     text = path.read_bytes() if path.suffix == ".csv" else zipfile.ZipFile(path).read(name)
     return [*csv.DictReader(text.decode().splitlines())]
 
 
 def models(rows, pattern, **equal):
-    """Yield ((recipe, seed), row) of the models whose whole name is like the pattern. equal: what a column has."""
+    """Yield ((recipe, seed), row) for models whose name matches the pattern. equal: the values a column may have."""
     for row in rows:
         match = re.fullmatch(pattern, row["model"])
         if match and match[1] in RECIPES and all(row[name] in values for name, values in equal.items()):
@@ -80,8 +80,8 @@ def choose(models, highest=1.0):
 
 
 def resample(study, chosen):
-    """Return {(recipe, seed, task): scores (1 + resamples,)}, the mean over fine-tuning seeds: on the test set, then on
-    resamples of it, which are the same for all models."""
+    """Return {(recipe, seed, task): scores (1 + resamples,)}, the means over fine-tuning seeds. The first score is on
+    the test set, the others are on resamples of it, the same for all models."""
     with zipfile.ZipFile(FOLDER / f"study_{study}" / "results.zip") as archive:
         instances = np.load(io.BytesIO(archive.read("instances.npz")))
     found = {}
@@ -99,7 +99,7 @@ def resample(study, chosen):
 
 
 def means_of(scores, recipe, tasks=TASKS):
-    """Return {seed: the mean of the tasks (1 + resamples,)} of a recipe."""
+    """Return {seed: a recipe's mean over the tasks (1 + resamples,)}."""
     seeds = sorted({seed for name, seed, _ in scores if name == recipe})
     return {seed: np.mean([scores[recipe, seed, task] for task in tasks], axis=0) for seed in seeds}
 
@@ -116,13 +116,13 @@ def compare(by_seed):
 
 
 def as_text(result):
-    """Write what `compare` returns."""
+    """Return a result of `compare` as text."""
     center, half, p, by_seed = result
     return f"{center:.1f} ± {half:.1f} ({', '.join(f'{value:.1f}' for value in by_seed)}), p {p:.2g}"
 
 
 def with_interval(values):
-    """Write the mean of values and half of its 95 % interval."""
+    """Return the mean of values and half of its 95 % interval as text."""
     center, half = stats.interval([*values])
     return f"{center:.1f}" if half is None else f"{center:.1f} ± {half:.1f}"
 
@@ -193,7 +193,7 @@ def dose():
     rows, pairs = table("study_dose/results.zip"), (PAIRS[1], PAIRS[3])
     groups = {5000: ("(.+)", PAIRS), 10000: ("(.+)-10k", PAIRS[1:2]), 20000: ("(.+)-20k", pairs)}
     groups["decay"] = "(.+)-decay-2000", pairs
-    for highest in 4e-3, 8e-3:  # the rates of fine-tuning of the design, then all
+    for highest in 4e-3, 8e-3:  # first the fine-tuning rates of the design, then all
         leads = {}
         for title, (pattern, its_pairs) in groups.items():
             chosen = choose(models(rows, pattern, seed=SEEDS_OF_THE_TEST), highest)
@@ -249,7 +249,7 @@ def ladder():
 
 
 def visible():
-    """Print the leads over pure MLM where all models have one rate of fine-tuning."""
+    """Print the leads over pure MLM when all models are fine-tuned at the same rate."""
     tests = {}
     for row in table("study_visible/results.zip"):
         if row["seed"] == "1":

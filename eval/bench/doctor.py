@@ -1,4 +1,4 @@
-"""Whether this machine works, and what to set: the first thing to run on a new one.
+"""Check that this machine works and say what to set. Run it first on a new machine.
 
     python -m eval.bench.doctor
 
@@ -16,18 +16,18 @@ from model_checks import fused_attention_fails
 from run import versions
 from runtime import resolve_auto
 
-head_dims = (64, 96, 128, 32)  # of the kernels that are compared, on a GPU
+head_dims = (64, 96, 128, 32)  # head dimensions to check the kernels with, on a GPU
 
 
 def kernels(head_dims, device, dtype):
-    """Compare the fused attention kernels with float64 for every mask, and look for rare differences."""
+    """Compare the fused attention kernels with float64 for every mask, also repeatedly to find rare errors."""
     failed = False
     for D in head_dims:
         why = fused_attention_fails(ModelConfig(n_head=18, n_kv_head=6, head_dim=D), dtype, device)
         print(f"head dim {D}: {f'FAILED: {why}' if why else 'the kernels agree with float64'}")
         failed = failed or why
     if failed:
-        sys.exit("where they failed, runs use PyTorch's attention, which is slower")
+        sys.exit("For head dims that failed, runs use PyTorch's attention, which is slower.")
 
 
 @exit_with_message()
@@ -41,7 +41,7 @@ def main(argv):
         print("what to set: nothing. Train the demo (python train.py); larger models need a GPU")
         return
     free, total = torch.cuda.mem_get_info()
-    print(f"what to set: docs/speed.md has the micro_batch for {free / 1e9:.1f} GB, free of {total / 1e9:.1f}")
+    print(f"what to set: micro_batch, by docs/speed.md; free GPU memory in GB: {free / 1e9:.1f} of {total / 1e9:.1f}")
     kernels(cfg.head_dims, device, getattr(torch, settings["dtype"]))
 
 

@@ -1,8 +1,7 @@
-"""Tables: the next batch of a run under each objective, and what a model predicts of each token of a sentence.
+"""Two tables: a run's next batch under each objective, and what a model predicts for each token of a sentence.
 
-CLM predicts a token from the tokens before it. MLM predicts a hidden token from all others, so here each token is
-hidden in turn; a [MASK] in the text is always hidden. A model that was trained with one objective only does the other
-badly.
+CLM predicts a token from those before it. MLM predicts a hidden token from all others, so here each token is hidden in
+turn; a [MASK] in the text is always hidden. A model that was trained with only one objective does the other badly.
 """
 
 import torch
@@ -31,7 +30,7 @@ def read(ckpt):
 
 
 def encode(text, model, tokenizer):
-    """Return the ids of the text, a list. Raises DataError if they are none or too many."""
+    """Return the text's token ids, a list. Raises DataError if there are none or too many."""
     ids = tokenizer.encode_masked(text)
     if not 0 < len(ids) <= model.config.seq_len:
         raise DataError(f"text: has {len(ids)} tokens, expected 1 to {model.config.seq_len}")
@@ -39,9 +38,9 @@ def encode(text, model, tokenizer):
 
 
 def example(state, tokenizer):
-    """Return {objective: (inputs, targets)} of the first tokens of a run's next batch, as text; "" for no target.
+    """Return {objective: (inputs, targets)} for the first tokens of a run's next batch, as text.
 
-    state: the run's checkpoint. A target is at the position that predicts it.
+    state: the run's checkpoint. A target stands at the position that predicts it; "" is no target.
     """
     cfg = configurator.Settings(state["settings"])
     batches, _ = make_batches(cfg, load_data(cfg.data), tokenizer, state["config"]["seq_len"])
@@ -56,7 +55,7 @@ def example(state, tokenizer):
 
 
 def batch_table(shown):
-    """Return what `example` shows as a table, as text."""
+    """Return the result of `example` as a table, as text."""
     rows = [["position", *map(str, range(TOKENS))]]
     for name, (inputs, targets) in shown.items():
         rows += [f"{name} input", *inputs], [f"{name} target", *targets]
@@ -65,10 +64,10 @@ def batch_table(shown):
 
 @torch.no_grad()
 def predictions(model, ids, tokenizer):
-    """Return the probability of every token of the vocabulary at each position of ids (T,), for each objective.
+    """Return the probabilities of the whole vocabulary at each position of ids (T,), for each objective.
 
-    Returns clm, mlm: fp32 (T, V). Row i of clm is about token i + 1, given tokens 0 .. i. Row i of mlm is about
-    token i, given all others.
+    Returns clm, mlm: fp32 (T, V). Row i of clm predicts token i + 1 from tokens 0 .. i. Row i of mlm predicts token i
+    from all others.
     """
     clm = model.logits(model(ids[None], causal=True)[0])
     hidden_in_turn = ids.repeat(len(ids), 1).fill_diagonal_(tokenizer.mask_id)  # (T, T): token i is hidden in row i
@@ -77,7 +76,7 @@ def predictions(model, ids, tokenizer):
 
 
 def token_name(tokenizer, i):
-    """Return a token as text; "" for a negative number, which stands for no token."""
+    """Return a token as text; "" if i is negative, which stands for no token."""
     if i < 0:
         return ""
     if i == tokenizer.mask_id:
@@ -86,9 +85,9 @@ def token_name(tokenizer, i):
 
 
 def guess(tokenizer, p, i):
-    """Return the probability of token i, and the likeliest tokens with theirs, as text. p: of the vocabulary (V,).
+    """Return two texts: the probability of token i, and the likeliest tokens with theirs. p: probabilities (V,).
 
-    A mask stands for a token that is not known: one behind a mask of the text, or the one after its end.
+    If i is the mask, the token is unknown (it is masked in the text, or follows its end), and the first text is "".
     """
     best = [f"{token_name(tokenizer, k)} {p[k]:.0%}" for k in p.topk(TOP_K).indices.tolist()]
     own = "" if i == tokenizer.mask_id else f"{p[i]:.1%}"
@@ -96,11 +95,11 @@ def guess(tokenizer, p, i):
 
 
 def guess_table(model, tokenizer, ids):
-    """Return a table of what each objective predicts of each token of ids, as text."""
+    """Return a table, as text, of what each objective predicts for each of the ids."""
     clm, mlm = predictions(model, torch.tensor(ids), tokenizer)
     rows = [HEADER]
     by_clm = "", "no token before it"
-    following = [*ids[1:], tokenizer.mask_id]  # the last is not known
+    following = [*ids[1:], tokenizer.mask_id]  # what follows the last token is unknown
     for i, token in enumerate(ids):
         by_mlm = guess(tokenizer, mlm[i], token)
         rows.append((f"{i:>4} {token_name(tokenizer, token)}", *by_clm, *by_mlm))
@@ -110,6 +109,6 @@ def guess_table(model, tokenizer, ids):
 
 
 def aligned(rows):
-    """Return rows of cells as a text with aligned columns."""
+    """Return rows of cells as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -1,7 +1,4 @@
-"""The parts of one HTML page for a class: a batch under both objectives, and a model's guesses and attention.
-
-The page needs no network.
-"""
+"""Pictures for the lesson's HTML page: a batch under both objectives, and a model's attention."""
 
 from html import escape
 from unittest import mock
@@ -11,8 +8,8 @@ import torch
 from model import attention, attention_mask
 
 CAUSAL = {"CLM": True, "MLM": False}
-CELL = 22  # pixels of a square
-SEEN = "#9db8d9"  # colors of the mask pictures
+CELL = 22  # width of a square in pixels
+SEEN = "#9db8d9"  # these three are colors of the mask pictures
 HIDDEN = "#e8b78a"
 UNSEEN = "#ffffff"
 
@@ -29,7 +26,7 @@ SQUARE = '<rect x="{}" y="{}" width="22" height="22" fill="{}" stroke="#cccccc"/
 
 
 def grid(title, labels, colors, targets=()):
-    """Return an SVG picture: a row and a column per label, a square for each of colors (T, T), targets at the right."""
+    """Return an SVG grid with a row and a column for each label, filled with colors (T, T); targets at the right."""
     left, top, size = 100, 110, CELL * len(labels)
     parts = []
     for i, label in enumerate(labels):
@@ -43,7 +40,7 @@ def grid(title, labels, colors, targets=()):
 
 
 def mask_picture(name, inputs, targets):
-    """Draw which inputs each position sees, and the target that it must predict, if it has one."""
+    """Return a picture of which inputs each position sees, and of the target that it predicts, if any."""
     of_token = [HIDDEN if token == "[MASK]" else SEEN for token in inputs]
     mask = attention_mask(len(inputs), CAUSAL[name]).tolist()
     colors = [[color if sees else UNSEEN for color, sees in zip(of_token, row)] for row in mask]
@@ -52,16 +49,16 @@ def mask_picture(name, inputs, targets):
 
 @torch.no_grad()
 def attention_weights(model, ids, causal):
-    """Return how much query i of each head of the last layer takes from key j: fp32 (n_head, T, T); rows sum to 1."""
+    """Return the attention weights of the last layer, fp32 (n_head, T, T): query i, key j. Rows sum to 1."""
     with mock.patch("model.attention", wraps=attention) as recorded:
         model(ids[None], causal)
     q, k, *_ = recorded.call_args.args  # of the last layer, (1, T, H or H_kv, D)
-    one_hot = torch.eye(len(ids))[:, None].expand(-1, k.shape[2], -1)  # with these as values, the output is the weights
+    one_hot = torch.eye(len(ids))[:, None].expand(-1, k.shape[2], -1)  # with these values, the output is the weights
     return attention(q, k, one_hot[None], causal, backend="reference")[0].transpose(0, 1)
 
 
 def attention_pictures(model, ids, labels):
-    """Draw where each head of the last layer looks, under both objectives."""
+    """Return pictures of the attention of each head in the last layer, under both objectives."""
     pictures = ""
     for name, causal in CAUSAL.items():
         grays = 255 - 255 * attention_weights(model, ids, causal).sqrt()

@@ -1,11 +1,11 @@
-"""The whole idea in one file: one Transformer, one flag, two objectives. It needs torch only.
+"""The whole idea in one file: one Transformer, one flag, two objectives. It only needs torch.
 
     python eval/lesson/nano.py
 
-A model learns to predict letters: first with causal language modeling (CLM), as a decoder, then with the same weights
-and masked language modeling (MLM), as an encoder. The objectives differ in four places. Look for 1 of 4 to 4 of 4.
-Each part is the small twin of a part of the project, which its heading names. Then edit it: switch_step = 0 is pure
-MLM, switch_step = max_steps is pure CLM.
+A model learns to predict letters: first as a decoder, with causal language modeling (CLM), then as an encoder with the
+same weights, with masked language modeling (MLM). The objectives differ in four places. Look for "1 of 4" to "4 of 4".
+Each heading names the file that this part is a small version of. Then edit it: switch_step = 0 is pure MLM,
+switch_step = max_steps is pure CLM.
 """
 
 import gzip
@@ -20,15 +20,15 @@ import torch.nn.functional as F
 
 # --- Settings: train.py ---
 max_steps = 800
-switch_step = 300  # steps before it are CLM, from it on MLM
+switch_step = 300  # steps before it are CLM, the rest MLM
 batch_size = 16  # windows in a step
 T = 64  # letters in a window
 mask_ratio = 0.4  # the fraction of the letters that MLM hides
 n_layer, n_head, d_model = 3, 4, 96
 lr = 5e-3  # peak learning rate
-sentence = "_his func_ion ret_rns tr_e if the ob_ect is a li_t of str_ngs"  # to fill in, at most T letters
+sentence = "_his func_ion ret_rns tr_e if the ob_ect is a li_t of str_ngs"  # to fill in; at most T letters
 
-# --- Text to numbers: data/prepare.py. A token is a letter here, and a piece of a word there. ---
+# --- Text to numbers: data/prepare.py. Here a token is a letter, there a piece of a word. ---
 LETTERS = " abcdefghijklmnopqrstuvwxyz.,_"
 MASK = LETTERS.index("_")  # stands for a hidden letter
 
@@ -37,7 +37,7 @@ def encode(text):
     return torch.tensor([LETTERS.index(letter) for letter in text])
 
 
-path = Path(__file__).parents[2] / "data/embedded/python-docs.jsonl.gz"  # the documentation of Python
+path = Path(__file__).parents[2] / "data/embedded/python-docs.jsonl.gz"  # Python's documentation
 text = " ".join(json.loads(line)["text"] for line in gzip.open(path, "rt", encoding="utf-8"))
 tokens = encode(re.sub("[^a-z.,]+", " ", text.lower()))
 train_tokens, val_tokens = tokens[:-50_000], tokens[-50_000:]
@@ -45,7 +45,7 @@ train_tokens, val_tokens = tokens[:-50_000], tokens[-50_000:]
 
 # --- Numbers to batches: data/loader.py ---
 def windows(tokens, n, seed):
-    """Return n random windows, (n, T). The seed decides which, and what is hidden in them: the same in every run."""
+    """Return n random windows, (n, T). The seed decides which, and what MLM then hides in them."""
     torch.manual_seed(seed)
     start = torch.randint(len(tokens) - T, (n, 1))
     return tokens[start + torch.arange(T)]
@@ -53,13 +53,13 @@ def windows(tokens, n, seed):
 
 # --- The model: model.py ---
 def attention_mask(T, causal):
-    """Return which positions (columns) each position (row) sees: bool (T, T)."""
+    """Return which positions (columns) each position (row) sees, bool (T, T)."""
     see = torch.ones(T, T, dtype=torch.bool)
     return see.tril() if causal else see  # 1 of 4, the attention mask: CLM sees the past, MLM everything
 
 
 def rotate(x):
-    """Turn queries or keys (B, H, T, D) by angles that grow with the position: their products depend on distances."""
+    """Rotate queries or keys (B, H, T, D) by angles that grow with the position: dot products depend on distances."""
     T, D = x.shape[-2:]
     angle = torch.arange(T)[:, None] * 100 ** (-torch.arange(0, D, 2) / D)  # (T, D/2)
     a, b = x.chunk(2, dim=-1)
@@ -104,10 +104,10 @@ class Transformer(nn.Module):
 
 # --- The objectives: data/objective.py ---
 def examples(tokens, causal):
-    """Return what the input shows, and the letter that each position predicts, -1 for none: (B, T) each."""
+    """Return the letters that the input shows and those that each position predicts (-1: none), both (B, T)."""
     if causal:  # CLM
         predicts = (torch.arange(T) < T - 1).expand_as(tokens)  # 2 of 4, the positions that predict: all but the last
-        shown = tokens  # 3 of 4, the input: the text itself, as the attention mask hides the answers
+        shown = tokens  # 3 of 4, the input: the text itself; the attention mask hides the answers
         target = tokens.roll(-1, dims=1)  # 4 of 4, the target: the next letter
     else:  # MLM
         predicts = torch.rand(tokens.shape) < mask_ratio  # 2 of 4, the positions that predict: a random part
@@ -117,14 +117,14 @@ def examples(tokens, causal):
 
 
 def loss_of(tokens, causal):
-    """Return the mean of -ln p over the predicted letters, in nats; p is the probability of the right one."""
+    """Return the mean of -ln p over the predicted letters, in nats. p is the probability of the right letter."""
     shown, targets = examples(tokens, causal)
     return F.cross_entropy(model(shown, causal).flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
 @torch.no_grad()
 def report(step):
-    """Print both validation losses, as data/validation.py, and the sentence, as eval/sample.py fills it in."""
+    """Print both validation losses (as data/validation.py does) and the sentence filled in (as eval/sample.py does)."""
     clm, mlm = (loss_of(windows(val_tokens, 128, seed=0), causal) for causal in (True, False))
     shown = encode(sentence)
     guesses = model(shown[None], causal=False)[0].argmax(-1)
@@ -133,7 +133,7 @@ def report(step):
 
 
 # --- Training: train.py ---
-torch.set_num_threads(1)  # the model is too small to share
+torch.set_num_threads(1)  # faster for so small a model
 torch.manual_seed(0)
 model = Transformer()
 optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
@@ -141,7 +141,7 @@ print(f"step  CLM loss  MLM loss  {sentence}")
 for step in range(max_steps):
     if step % 100 == 0:
         report(step)
-    causal = step < switch_step  # the flag: a decoder at first, then an encoder, with the same weights
+    causal = step < switch_step  # the flag: first a decoder, then an encoder, with the same weights
     loss_of(windows(train_tokens, batch_size, seed=step), causal).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.param_groups[0]["lr"] = lr * min(1, (step + 1) / 50, (max_steps - step) / 300)  # warmup, constant, decay

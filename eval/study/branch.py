@@ -1,4 +1,4 @@
-"""Can a run go on from a step of another one? Up to that step it must be the run that its own settings describe."""
+"""Check that a run may branch off another: up to that step, its own settings must describe the same training."""
 
 import math
 import runpy
@@ -16,11 +16,11 @@ from run import RESUME_MAY_CHANGE, model_config
 from runtime import weights_on_meta
 
 TRAIN = ROOT / "train.py"
-# The study sets these settings of train.py.
+# Settings of train.py that the study sets.
 PLANNED = ["seed", "out_dir", "resume", "branch_from", "keep_last", "keep_steps"]
 
-# A run and the one that it branches off may differ in these. train.py says what follows from those of the schedule.
-# What MLM hides and predicts, seq_len and rope_theta: a checkpoint's record of phases says what each step trained.
+# A run and the one it branches off may differ in these. `schedule_problems` compares what follows from SCHEDULE. What
+# MLM hides and predicts, seq_len and rope_theta may change, because a checkpoint records what each step trained.
 SCHEDULE = {*"max_steps warmup_steps decay_steps lr switch_step clm_windows".split()}
 MAY_DIFFER = {
     *SCHEDULE,
@@ -31,9 +31,9 @@ MAY_DIFFER = {
 
 
 def why_not_branch(ours, theirs, step):
-    """Return why a run with the settings `ours` cannot go on from step `step` of one with `theirs`; "" if it can.
+    """Return why a run with the settings `ours` cannot branch off one with `theirs` at a step; "" if it can.
 
-    step: a text. `schedule_problems` looks at the schedule.
+    step: as text. The schedule is not compared here, but in `schedule_problems`.
     """
     last = min(ours.max_steps - 1, theirs.max_steps)
     if not step.isdecimal() or not 0 < int(step) <= last:
@@ -47,19 +47,19 @@ def why_not_branch(ours, theirs, step):
 
 @cache
 def globals_of(script):
-    """Run a script as a module, and return what it defines: what comes of that follows an edit of it."""
+    """Run a script as a module and return its globals, so that edits of the script are followed."""
     return runpy.run_path(str(script))
 
 
 @cache
 def model_of(*shape):
-    """Return the Transformer of a ModelConfig, given as pairs of its fields. Its weights take no memory."""
+    """Return a Transformer whose weights take no memory. shape: (name, value) for each field of ModelConfig."""
     with weights_on_meta():
         return Transformer(ModelConfig(**dict(shape)))
 
 
 class Schedule:
-    """What the steps of a Run do, as `learning_rate` and `objective` of train.py say."""
+    """What each step of a Run trains, by `learning_rate` and `objective` of train.py."""
 
     def __init__(self, run, script=TRAIN, **given):
         train = globals_of(script)
@@ -69,13 +69,13 @@ class Schedule:
         self.config = model_config(settings, vocab_size(settings))
         self.n_windows = max(1, settings.global_batch_tokens // self.config.seq_len)
         self.cfg = settings
-        vars(settings).update(settings)  # attributes of its own, which are faster
+        vars(settings).update(settings)  # real attributes are faster
         self.steps = range(run.start, run.max_steps)
 
     def trained(self, step, places=range(256)):
-        """Return the learning rate of a step, rounded, as a text, and the objectives of some of its windows.
+        """Return the learning rate of a step, as rounded text, and the objectives of some of its windows.
 
-        places: which windows, of 256 that are spread evenly over the step.
+        places: which of 256 windows, spread evenly over the step.
         """
         n = self.n_windows
         cfg = self.cfg
@@ -83,10 +83,7 @@ class Schedule:
         return f"{self.learning_rate(step, cfg):.8g}", objectives
 
     def flops(self):
-        """Return the FLOPs of the run's steps. At most 125 of them and 64 windows of each stand for all.
-
-        Windows count as not split.
-        """
+        """Estimate the FLOPs of the run from at most 125 steps and 64 windows of each; windows are not split."""
         transformer = model_of(*vars(self.config).items())
         steps = self.steps[:: math.ceil(len(self.steps) / 125)]
         every = math.ceil(self.n_windows / 64)
@@ -94,15 +91,15 @@ class Schedule:
         for step in steps:
             groups = group_windows(self.objective, self.cfg, self.n_windows, step, every)
             total += step_flops(transformer, groups, "none")
-        n_looked_at = len(steps) * math.ceil(self.n_windows / every)  # windows
+        n_looked_at = len(steps) * math.ceil(self.n_windows / every)  # number of windows
         return total * len(self.steps) * self.n_windows / n_looked_at
 
 
 def schedule_problems(runs, script=TRAIN):
-    """Yield (name, sentence) for each of the Runs whose shared steps were not trained by its own schedule.
+    """Yield (name, sentence) for each Run whose parent trained the shared steps by another schedule.
 
-    It looks at the learning rate and at one window of each shared step, and at 256 windows of the last one. The parent
-    is asked as if it had the run's mask_ratio and mask_proportions, which may differ.
+    For each shared step, this compares the learning rate and the objective of one window, for the last one that of 256
+    windows. mask_ratio and mask_proportions may differ, so the parent is given those of the run.
     """
     for run in runs:
         if not run.start:
@@ -124,14 +121,14 @@ def schedule_problems(runs, script=TRAIN):
 
 
 def in_words(rate, objectives):
-    """Describe what a step does; see `Schedule.trained`."""
+    """Return what a step trains as text, from the results of `Schedule.trained`."""
     windows = Counter(f"{what.name} {what.details}".strip() if what else "left out" for what in objectives)
     parts = [f"{n / windows.total():.1%} {name}" for name, n in windows.items()]
     return f"a rate of {rate} and trains {', '.join(parts)}"
 
 
 def vocab_size(cfg):
-    """Return the size of the vocabulary of a run's data; where they are missing, that of the demo or of Llama 3."""
+    """Return the vocabulary size of a run's data; without data, that of the demo or of Llama 3."""
     folder, *_ = draws_of(cfg.data)
     if Path(folder).exists():
         return load_meta(folder)["tokenizer"]["vocab_size"]

@@ -1,4 +1,4 @@
-"""The figures of a report. Which models make a line, and what its name is, is a table in the study's settings."""
+"""The figures of a report. The study's setting `figures` says which models make a line and what it is called."""
 
 import itertools
 import math
@@ -6,17 +6,17 @@ from collections import defaultdict
 
 from eval.plot import new_figure
 
-# Okabe and Ito's colors, which color-blind readers can tell apart; the markers differ as well, then the dashes.
+# Okabe and Ito's colors, which color-blind readers can tell apart. Markers differ too, then dashes.
 COLORS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"
 STYLES = [(color, marker, dashes) for dashes in ("-", "--") for color, marker in zip(COLORS, "os^DvPX")]
 
-# The kinds of figures, with the label of the y-axis.
+# {kind of figure: label of the y-axis}
 KINDS = {
     "scores": "score (%)",
     "stability": "standard deviation in points\n(over seeds and over rates up to ten times the lowest)",
     "losses": "validation loss (nats per predicted token)",
 }
-# What can be on the x-axis, with its label. They are fields of a row of results; `losses` has the last two.
+# {what can be on the x-axis, a field of a row of results: its label}. `losses` allows only LOSS_AXES.
 AXES = {
     "clm_fraction": "fraction of the steps that are CLM",
     "mask_ratio": "mask ratio",
@@ -31,9 +31,9 @@ LOSSES = {"CLM": "val_clm_loss", "MLM": "val_mlm_loss"}
 
 
 def draw(folder, entries, results, logs):
-    """Draw the figures of the settings into a folder. Return {file name: title}.
+    """Draw all figures into a folder. Return {file name: title}.
 
-    entries: of the setting `figures`. results: a Results. logs: {(label, seed): the lines of metrics.jsonl}.
+    entries: the setting `figures`. results: a Results. logs: {(label, seed): lines of metrics.jsonl}.
     """
     figures = defaultdict(lambda: defaultdict(dict))  # {(kind, x): {title of a panel: {name of a line: its curves}}}
     for kinds, axes, models, name in entries:
@@ -54,9 +54,9 @@ def draw(folder, entries, results, logs):
 
 
 def score_curves(kind, x, models, results):
-    """Return {target: [curve]} of a line. A curve is a list of (x, y, half of the interval).
+    """Return {target: [curve]} for one line. A curve is a list of (x, y, half of the interval).
 
-    The x of a line with one model is nan: it is horizontal.
+    With one model, x is NaN, and the line is horizontal.
     """
     value = results.score if kind == "scores" else results.deviation
     curves = {}
@@ -71,7 +71,7 @@ def score_curves(kind, x, models, results):
 
 
 def loss_curves(models, logs):
-    """Return {name of the loss: curves} of a line: a curve for each model and seed."""
+    """Return {name of the loss: curves} for one line, with a curve for each model and seed."""
     curves = defaultdict(list)
     for (label, _), log in logs.items():
         if label in models:
@@ -81,11 +81,11 @@ def loss_curves(models, logs):
 
 
 def draw_lines(path, panels, x_label, y_label):
-    """Draw a panel for each {title: {name of a line: curves}}, three to a row; see `score_curves`."""
+    """Draw the panels {title: {name of a line: curves}}, three in a row; see `score_curves`."""
     names = [*dict.fromkeys(name for lines in panels.values() for name in lines)]
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = new_figure(max(5.0, 2.7 * columns), 2.7 * rows + 0.5 + 0.1 * len(names))  # with the legend
+    figure = new_figure(max(5.0, 2.7 * columns), 2.7 * rows + 0.5 + 0.1 * len(names))  # room for the legend
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
     for axes in grid[len(panels) :]:
         axes.remove()
@@ -101,11 +101,11 @@ def draw_lines(path, panels, x_label, y_label):
                 if math.isnan(x[0]):
                     handles[name] = axes.axhline(*y, ls=":", **style)
                     continue
-                ticks = ticks or x  # those of the first curve
+                ticks = ticks or x  # the first curve's
                 places += x
                 marks = dict(marker=marker, ms=5, elinewidth=0.9, capsize=2) if len(x) < 20 else {}
                 handles[name] = axes.errorbar(x, y, half if any(half) else None, ls=dashes, **style, **marks)
-    if min(places, default=0) > 1000:  # tokens, FLOPs and parameters; a logarithmic axis has no place for 0
+    if min(places, default=0) > 1000:  # tokens, FLOPs and parameters, unless one is 0
         axes.set_xscale("log")
         axes.set_xticks(ticks, map(short, ticks))
         axes.set_xticks([], minor=True)
@@ -116,7 +116,7 @@ def draw_lines(path, panels, x_label, y_label):
 
 
 def short(n):
-    """Return a number in short: 1.3M, 99B, 4.5e+18."""
+    """Abbreviate a number: 1.3M, 99B, 4.5e+18."""
     for power, name in enumerate(("", *"KMBT")):
         if n < 999.5 * 1000**power:
             return f"{n / 1000**power:.3g}{name}"

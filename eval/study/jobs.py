@@ -1,7 +1,7 @@
-"""Run train.py and finetune.py: each job a process of its own, as many at a time as the machine has room for.
+"""Run train.py and finetune.py, each job in its own process, as many at a time as the machine has room for.
 
-A new Python would spend seconds on importing torch. So all jobs are forked off a server process that has imported the
-libraries. Each then runs its script from the first line, and nothing of one job reaches the next.
+A new Python spends seconds on importing torch. So jobs are forked from a server process that has imported the
+libraries. Each runs its script from the first line, and no state passes from one job to the next.
 """
 
 import multiprocessing
@@ -23,12 +23,12 @@ from errors import progress
 from run import ROOT
 from runtime import resolve_auto
 
-PLANNED_FILE = "planned.json"  # in the folder of a job: what it was asked to do
+PLANNED_FILE = "planned.json"  # in a job's folder: the settings it was started with
 LIBRARIES = ["data.prepare", "eval.sample", "eval.tasks.families", "eval.tasks.registry"]
 
 
 class Job(NamedTuple):
-    """A script to run in a folder, which leaves the file `result`."""
+    """A script to run. It writes to `folder`, and last the file `result`."""
 
     name: str
     folder: Path
@@ -38,10 +38,10 @@ class Job(NamedTuple):
 
 
 def slots(jobs, processes):
-    """Return the environment variables of each job that may run at the same time.
+    """Return environment variables for each of the jobs that may run at the same time.
 
-    On GPUs: `jobs` (0 = one) on each, or one on every `processes` of them. Without a GPU: `jobs` in all (0 = one for
-    each core, or for every `processes` cores), each with its part of the cores.
+    processes: of one job. On GPUs, there are `jobs` (0 = one) per GPU, or one per `processes` GPUs if that is above 1.
+    Without a GPU, there are `jobs` in all (0 = one per `processes` cores), and they share the cores.
     """
     n_gpus = torch.cuda.device_count()
     if not n_gpus:
@@ -55,8 +55,8 @@ def slots(jobs, processes):
 
 
 def start_server(environment):
-    """Return the multiprocessing context that forks processes off a server with the libraries imported."""
-    if "OMP_NUM_THREADS" in environment:  # torch reads it at its import
+    """Start the server, and return the multiprocessing context that forks processes from it."""
+    if "OMP_NUM_THREADS" in environment:  # torch reads it when it is imported
         os.environ["OMP_NUM_THREADS"] = environment["OMP_NUM_THREADS"]
     context = multiprocessing.get_context("forkserver")
     folder = os.getcwd()
@@ -68,14 +68,14 @@ def start_server(environment):
 
 
 def code_state():
-    """Return when each file of the code was changed. The server has imported some; each job reads its script anew."""
+    """Return when each code file was last changed. The server has imported some; each job reads its script anew."""
     patterns = "*.py", "data/*.py", "eval/**/*.py"
     return {path: path.stat().st_mtime_ns for pattern in patterns for path in ROOT.glob(pattern)}
 
 
 def run_job(job, environment, code):
-    """In a process of its own: run a job, with its output in output.txt. code: `code_state` of when the study began."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process, which ends its jobs itself
+    """Run a job in this process, with its output in output.txt. code: `code_state` at the start of the study."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent process ends its jobs
     output = open(job.folder / "output.txt", "ab")
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
@@ -88,9 +88,9 @@ def run_job(job, environment, code):
 
 
 def begin(job):
-    """Leave in the folder of a job what it was asked to do, unless it goes on from a checkpoint that is there.
+    """Write planned.json to a job's folder, unless the job resumes from a checkpoint there.
 
-    Another process may have begun the same job in the meantime: its folder stays as it is.
+    If another process has begun the same job in the meantime, the folder stays as it is.
     """
     if not checkpoint.steps(job.folder) and not is_locked(job.folder):
         for name in ("config.json", "metrics.jsonl"):  # train.py would miss the checkpoints that belong to these
@@ -100,17 +100,17 @@ def begin(job):
 
 
 def error_of(path):
-    """Return the last line of an error.txt, which says what was wrong."""
+    """Return the last line of an error.txt that says what was wrong."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.endswith("--help lists every setting.")]
     return ["no output", *lines][-1]
 
 
 def run_all(jobs, slots, name):
-    """Run jobs that do not depend on each other, one at a time in each slot. Return (name, why) of those that failed.
+    """Run independent jobs, one at a time in each slot. Return (name, why) for each one that failed.
 
-    A job that has its result is not repeated. One that another process is running, which holds the lock of its folder,
-    is waited for. The output of a job that failed is kept as error.txt. Raises OSError: a folder cannot be written.
+    A job that has its result is not repeated. If another process runs a job, and so holds the lock of its folder, this
+    waits for it. The output of a failed job is kept as error.txt. Raises OSError if a folder cannot be written.
     """
     if not jobs:
         return []
@@ -130,8 +130,8 @@ def run_all(jobs, slots, name):
                 elif free and not is_locked(job.folder):
                     waiting.remove(job)
                     job.folder.mkdir(parents=True, exist_ok=True)
-                    (job.folder / "output.txt").touch()  # OSError: it may be another user's folder
-                    (job.folder / "error.txt").unlink(missing_ok=True)  # of an earlier try
+                    (job.folder / "output.txt").touch()  # OSError if the folder is another user's
+                    (job.folder / "error.txt").unlink(missing_ok=True)  # from an earlier try
                     slot = free.pop()
                     process = context.Process(target=run_job, args=(job, slot, code))
                     process.start()
@@ -144,7 +144,7 @@ def run_all(jobs, slots, name):
                     waiting.insert(0, job)
                 else:
                     output = job.folder / "output.txt"
-                    output.touch()  # another command on this study may have moved it
+                    output.touch()  # another command may have moved it
                     error = output.replace(job.folder / "error.txt")
                     why = f"{error_of(error)} ({error})"
                     failed.append((job.name, why))

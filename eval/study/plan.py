@@ -1,4 +1,4 @@
-"""What a study consists of: runs of train.py and models to fine-tune. All of it is said by the settings.
+"""What a study consists of: runs of train.py and models to fine-tune, as its settings say.
 
 A row of `runs` is (name, what it begins with, arguments of train.py). It begins with
 
@@ -6,8 +6,8 @@ A row of `runs` is (name, what it begins with, arguments of train.py). It begins
 - "row@step": the weights, the optimizer and the step of another row's run (train.py's branch_from);
 - "row": another row's final weights, with a new optimizer and another seed (train.py's init_from).
 
-So two rows share the steps that the table says they share. A branch that would not be the run that its own settings
-describe is an error; see `branch.py`.
+So two rows share exactly the steps that the table says. A branch is an error if its own settings describe another
+training of the shared steps; see `branch.py`.
 """
 
 import itertools
@@ -32,21 +32,21 @@ FINETUNE = ROOT / "finetune.py"
 DEFAULTS = configurator.read_script(TRAIN)[0]
 FINETUNE_DEFAULTS = configurator.read_script(FINETUNE)[0]
 SEED = re.compile(r"-seed-(\d+)")  # in the names of a study's runs
-CONTINUED_SEED = 1000  # added to the seed of a run that continues final weights: other masks, another order of the data
-OWN = "init_from random_weights lr seed out_dir".split()  # settings of finetune.py that a study gives itself
-FORMS = {  # of the entries of some settings
+CONTINUED_SEED = 1000  # added to the seed of a run that begins with final weights: new masks and data order
+OWN = "init_from random_weights lr seed out_dir".split()  # settings of finetune.py that the study sets
+FORMS = {  # the form of an entry in these settings
     "runs": "(name, what it begins with, arguments)",
     "primary": "(model, model)",
     "figures": "(kinds, x, models of a line, its name)",
 }
-MFU = 0.46  # of an H100, for the predicted hours: docs/speed.md, with the FLOPs of whole windows
+MFU = 0.46  # on an H100, to predict hours: from docs/speed.md, with the FLOPs of whole windows
 
 
 class Run:
     """A row with one pretraining seed: a run of train.py.
 
-    args, settings: of train.py, as the row says them. parent: the Run that it begins with, at the step `start`; 0 =
-    with its final weights.
+    args, settings: the row's arguments of train.py, and the settings they make. parent: the Run that it begins with, if
+    any. start: the step of the parent where it branches off; 0 = with the parent's final weights.
     """
 
     def __init__(self, row, seed, folder, args, settings, parent, start):
@@ -54,12 +54,12 @@ class Run:
         self.parent = parent
         self.start = start
         self.max_steps = settings.max_steps
-        self.steps = self.max_steps - start  # those that are not shared
-        self.keep = set()  # steps whose checkpoints are kept, to branch off there or to be fine-tuned
-        self.depth = 0  # how many runs must have ended before it can begin
+        self.steps = self.max_steps - start  # steps that are not shared
+        self.keep = set()  # steps whose checkpoints are kept, to branch off or to fine-tune
+        self.depth = 0  # the number of its ancestors
         self.origin = None  # the path of the checkpoint that it begins with
         self.train_seed = seed  # the seed that train.py gets
-        self.continues = base_of(settings.init_from)  # what it, or the run that it branches off, began with, by name
+        self.continues = base_of(settings.init_from)  # the model whose final weights it, or its parent, began with
         if parent:
             parent.keep |= {start} - {0, parent.max_steps}
             self.depth = parent.depth + 1
@@ -75,7 +75,7 @@ class Run:
         return text
 
     def checkpoint(self, step=0):
-        """Return the path of its checkpoint at a step; 0 = the last."""
+        """Return the path of the run's checkpoint at a step; 0 = the last."""
         return checkpoint.path_of(self.folder, step or self.max_steps)
 
 
@@ -83,35 +83,35 @@ class Model(NamedTuple):
     """A checkpoint to fine-tune, or random weights of its shape."""
 
     kind: str  # "final", "intermediate", "random" or "given"
-    folder: str  # of its results
+    folder: str  # the name of the folder with its results
     checkpoint: Path
     run: Run = None
 
     @property
     def label(self):
-        """Its name in the report, which the pretraining seeds of one model share."""
+        """The name in the report, the same for all pretraining seeds."""
         return SEED.sub("", self.folder, 1)
 
 
 class PlannedTask(NamedTuple):
     """A data set that every model is fine-tuned on."""
 
-    args: list  # of finetune.py
-    settings: configurator.Settings  # that these arguments make
+    args: list  # arguments of finetune.py
+    settings: configurator.Settings  # the settings they make
 
 
 class Plan:
-    """All runs and models of a study, and what is wrong with its settings.
+    """All runs and models of a study, and the problems with its settings.
 
-    runs: {(row, seed): Run}, each after those that it begins with. models: the Models to fine-tune. labels: theirs,
-    each once. tasks: {name of a data set: PlannedTask}. results: the folder of all results. problems:
-    sentences; if there are any, the rest is not complete.
+    runs: {(row, seed): Run}, parents first. models: the Models to fine-tune. labels: the Models' labels, each once.
+    tasks: {name of a data set: PlannedTask}. results: the folder of all results. problems: sentences; if there are any,
+    the rest may be incomplete.
     """
 
     def __init__(self, cfg):
         cfg = self.cfg = configurator.Settings(cfg)
         for name, value in cfg.items():
-            if isinstance(value, tuple):  # its default has an example of its type, which is empty: it is left out
+            if isinstance(value, tuple):  # defaults have an empty entry that shows the type: drop it
                 cfg[name] = tuple(item for item in value if str(item).strip("(,' )"))
         self.problems = []
         self.results = Path(cfg.out_dir, "results")
@@ -148,13 +148,13 @@ class Plan:
             return []
 
     def need(self, setting, names, known):
-        """Note which of the names are not known."""
+        """Add a problem for each name that is not known."""
         for name in names:
             if name not in known:
                 self.problems.append(f"{setting}: there is no {name!r}.{nearest(name, known)}")
 
     def add_task(self, name="", *args):
-        """Add a data set, given by its name or as a task file, with its own arguments of finetune.py."""
+        """Add a data set. name: a task or a task file. args: more arguments of finetune.py."""
         args = [*self.words("finetune", self.cfg.finetune), *args, f"--task={name}"]
         settings, _ = configurator.parse(args, FINETUNE_DEFAULTS)
         for origin, key, _ in configurator.assignments(args, FINETUNE_DEFAULTS, []):
@@ -189,9 +189,9 @@ class Plan:
         self.names.append(name)
         for seed in [] if problems else self.cfg.seeds:
             parent = self.runs.get((before, seed))
-            if before and not parent:  # what is wrong with that row is told there
+            if before and not parent:  # that row's own problem is reported
                 break
-            if parent and settings.model == "origin":  # it has the shape of what the first run began with
+            if parent and settings.model == "origin":  # the shape comes from the model that the first run began with
                 settings["init_from"] = parent.settings.init_from
             if at and (why := why_not_branch(settings, parent.settings, step)):
                 problems.append(f"it cannot begin with {begins}: {why}")
@@ -201,7 +201,7 @@ class Plan:
         self.problems += [f"{where}: {problem}" for problem in problems]
 
     def list_models(self):
-        """Yield the Models: at the end of runs, on the way there, with random weights, and given as checkpoints."""
+        """Yield the Models: final, intermediate, with random weights, and given as checkpoints."""
         runs = self.runs.values()
         for run in runs:
             yield Model("final", run.folder.name, run.checkpoint(), run)
@@ -220,16 +220,15 @@ class Plan:
             if run.row in self.cfg.random:
                 yield Model("random", f"random-{run.folder.name}", run.checkpoint(), run)
         for path in self.cfg.checkpoints:
-            steps = checkpoint.steps(path)  # only names are read
+            steps = checkpoint.steps(path)  # reads file names only
             path = checkpoint.path_of(path, steps[-1]) if steps else Path(path)
             yield Model("given", checkpoint.label(path), path)
 
     def points(self):
-        """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. The rate None stands for the chosen one.
+        """Return the fine-tuning runs as [(Model, task, rate, seed), ...]. A rate of None is yet to be chosen.
 
-        With full_grid each seed has all rates. Otherwise the first seed has all rates, and the others have that which
-        did best on validation with the first: for each model, pretraining seed and task. What is scored zero-shot is
-        scored once.
+        With full_grid, each seed tries all rates. Otherwise only the first seed does. The others use the rate that was
+        best on validation, for each model, pretraining seed and task. Zero-shot scoring is done once.
         """
         cfg = self.cfg
         points = []
@@ -241,15 +240,15 @@ class Plan:
                 if planned.settings.max_steps == 0:
                     rates = cfg.rates[:first]
                 of_seed += itertools.product(self.models, [task], rates, [seed])
-            random.Random(0).shuffle(of_seed)  # so that equal parts of them take about equally long
+            random.Random(0).shuffle(of_seed)  # so that the parts of a wave take about equally long
             points += of_seed
         return points
 
     def waves(self):
-        """Return {name: Runs or points}: what each wave consists of. Nothing in a wave depends on the rest of it.
+        """Return {name: Runs or points of each wave}. The items of a wave do not depend on each other.
 
-        The waves of pretraining are the runs without a parent, then the runs that begin with those, and so on. Those
-        of fine-tuning are the runs whose rate is given, then those whose rate the first ones choose.
+        The first wave of pretraining has the runs without a parent, the next those that begin with them, and so on. The
+        first wave of fine-tuning has given rates, and it chooses the rates of the second.
         """
         waves = defaultdict(list)
         for run in self.runs.values():
@@ -260,7 +259,7 @@ class Plan:
 
 
 def misformed(cfg):
-    """Yield (setting, entry, what is wrong with it) for the entries with too few or too many items."""
+    """Yield (setting, entry, problem) for each entry with too few or too many items."""
     for setting, form in FORMS.items():
         for entry in cfg[setting]:
             if len(entry) != form.count(",") + 1:
@@ -268,7 +267,7 @@ def misformed(cfg):
 
 
 def base_of(init_from):
-    """Return the name of the run, or of the model of the hub, that a setting init_from names; "" if it is empty."""
+    """Return the name of the run or hub model in a setting init_from, without its seed; "" if it is empty."""
     return SEED.sub("", Path(re.sub(r"/[^/]*\.pt$", "", init_from)).name, 1)
 
 
@@ -277,7 +276,7 @@ def base_of(init_from):
 
 
 def describe(plan):
-    """Return the plan as text: its runs, then the amount of everything."""
+    """Return the plan as text: each run, then totals."""
     runs = plan.runs.values()
     lines = []
     if runs:

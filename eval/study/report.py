@@ -1,8 +1,8 @@
-"""Write the report on a study, or on any folder of fine-tuning results. Both are the same page.
+"""Write the report on a study, or on any folder of fine-tuning results.
 
 The report consists of report.md, results.csv (a row per fine-tuning), comparisons.csv (all pairs) and figures. It needs
-no checkpoint: result.json and instances.npz of each fine-tuning and metrics.jsonl of each run are enough. Missing and
-failed runs are shown as such and never filled in. A damaged result stops the report.
+no checkpoints, only result.json and instances.npz of each fine-tuning and metrics.jsonl of each run. Missing and failed
+runs are shown as such and never filled in. A damaged result stops the report.
 """
 
 import csv
@@ -24,30 +24,30 @@ RESULTS = (
 ).split()
 COMPARISONS = "primary target model_a model_b difference low_95 high_95 p p_holm units unit".split()
 PER_RUN = {"task", "lr", "seed", "init_from", "out_dir", "random_weights"}  # settings that differ by design
-PER_SEED = RESUME_MAY_CHANGE | {"seed", "init_from", "branch_from"}  # those of pretraining
+PER_SEED = RESUME_MAY_CHANGE | {"seed", "init_from", "branch_from"}  # the same for pretraining
 ANSWER = """\
 The comparisons that the settings name as primary, on the target *{}*. Their p-values are corrected together (Holm), \
-also for those that are not run yet. A difference is decided if the corrected p is below 0.05."""
+including those that are not run yet. A difference is decided if the corrected p is below 0.05."""
 OPEN = "**Open: {0} or {1}.** The answer needs results of both on all tasks, with two seeds in common."
 DESCRIPTION = """\
-Differences in points with 95 % intervals, of the primary pairs if there are any. These are description: the \
+Differences in points with 95 % intervals, only of the primary pairs if there are any. They are descriptive: the \
 intervals are not corrected for their number, so about one in twenty excludes 0 by chance. comparisons.csv has all \
 pairs."""
 RATES = """\
-The learning rates of fine-tuning that validation chose, over all pretraining seeds. A star marks an end of the grid: \
-a better rate may lie beyond it."""
+The fine-tuning rates that validation chose, over all pretraining seeds. A star marks an end of the grid: a better \
+rate may lie beyond it."""
 ABOUT_LOSSES = """\
-Nats per predicted token on the validation set, at the end: the mean over pretraining seeds ± half of the 95 % \
-interval. The masks hide 40 % of the tokens; MNTP predicts them from the position before. Compare models with the \
-same data, seq_len and eval_windows only."""
+Final validation losses in nats per predicted token: the mean over pretraining seeds ± half of the 95 % interval. The \
+masks hide 40 % of the tokens; MNTP predicts them from the position before. Compare only models with the same data, \
+seq_len and eval_windows."""
 HOW = """\
 A score is the mean over seeds ± half of its 95 % interval (Student's t). The seeds are pretraining seeds if a model \
-has several. An interval over fine-tuning seeds says nothing about another pretraining. Each pretraining seed has the \
-rate of fine-tuning that is best on validation data, for each task, among the rates with the most finished runs. A \
-family's score is the mean over its tasks, without zero-shot ones and those that are measured by a correlation, and \
-the mean of families counts each family alike. A comparison pairs the runs of two models by seed and their answers by \
-test instance. Its interval counts the chance in the seeds and in the sample of test instances ({} resamples). \
-Parameters are those of pretraining, with the output head, as train.py counts them."""
+has several. An interval over fine-tuning seeds says nothing about another pretraining. For each pretraining seed and \
+task, the fine-tuning rate is the best one on validation data among the rates with the most finished runs. A family's \
+score is the mean over its tasks, except zero-shot tasks and those measured by a correlation. The mean of families \
+weights each family equally. A comparison pairs the runs of two models by seed and their answers by test instance. Its \
+interval covers the chance in the seeds and in the sample of test instances ({} resamples). Parameters are those of \
+pretraining, with the output head, as train.py counts them."""
 
 
 # ----------------------------------------------------------------------------
@@ -55,16 +55,16 @@ Parameters are those of pretraining, with the output head, as train.py counts th
 
 
 def write(plan):
-    """Write OUT_DIR/report/report.md and all that belongs to it; return what was run, the answer and the path as text.
+    """Write OUT_DIR/report/. Return a short text: what was run, the answer or the scores, and the page's path.
 
-    plan: of a study, as far as its results are there; one without models means all results below OUT_DIR. Raises
-    DataError: damaged results, or none in a bare folder.
+    plan: the study's; results may be missing. A Plan without models stands for all results below OUT_DIR. Raises
+    DataError if a result is damaged, or such a folder has none.
     """
     cfg = plan.cfg
     results = read_results(plan)
     if not (plan.models or results.rows):
         raise DataError(
-            f"{results.root}: no result.json below it. finetune.py makes one, python -m eval.study sweep many"
+            f"{results.root}: no result.json below it. finetune.py writes one, python -m eval.study sweep many"
         )
     for name in {*sum(cfg.primary, ())} - {*results.labels, *plan.labels}:
         raise DataError(f"primary: there is no {name!r}. The models are {', '.join(results.labels)}")
@@ -113,7 +113,7 @@ def read_results(plan):
 
 
 def table(header, rows):
-    """Return a Markdown table whose columns also line up in a terminal; "" without rows. Empty cells are shown as -."""
+    """Return a Markdown table with aligned columns; "" without rows. Empty cells are shown as -."""
     if not rows:
         return ""
     cells = [[str(cell or "-") for cell in row] for row in rows]
@@ -128,7 +128,7 @@ def bullets(lines):
 
 
 def write_csv(path, columns, rows):
-    """Write a table with six digits. rows: dicts; what is None or missing stays empty."""
+    """Write a table, numbers with six digits. rows: dicts; None and missing values become empty cells."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
@@ -141,14 +141,14 @@ def write_csv(path, columns, rows):
 
 
 def overview(results, plan, logs):
-    """Say how much of a study is there, what is not the same in all runs, and what each model is, as two blocks."""
+    """Return two texts: a list of how much is done and what differs between runs, and a table of the models."""
     lines = []
     if plan.models:
         done = [has_result(plan, point) for point in plan.points()]
         if plan.runs:
             lines.append(f"pretraining: {len(logs)} of {len(plan.runs)} runs are there")
         lines.append(f"fine-tuning: {sum(done)} of {len(done)} runs are there")
-        for name in SOURCES:  # each run has a copy of its own
+        for name in SOURCES:  # each run keeps a copy
             copies = {path.read_bytes() for run in plan.runs.values() for path in run.folder.glob(f"source/{name}")}
             if len(copies) > 1:
                 lines.append(f"Careful: the runs of pretraining differ in `{name}`, see source/ in their folders")
@@ -170,7 +170,7 @@ def overview(results, plan, logs):
 
 
 def differences(what, records, by_design):
-    """Yield a sentence for each field in which some records, dicts, of a task or a model differ."""
+    """Yield a sentence for each field in which the records (dicts) of a task or model differ, except `by_design`."""
     for name in sorted(set().union(*records) - by_design):
         found = sorted({str(record.get(name)) for record in records})
         if len(found) > 1:
@@ -182,9 +182,9 @@ def differences(what, records, by_design):
 
 
 def compare_all(results, primary):
-    """Return the Comparisons of all pairs of models on all targets where there are scores, the primary pairs first.
+    """Return the Comparisons of all pairs of models on all targets that both have scores for, primary pairs first.
 
-    The p-values of the primary ones on the main target are corrected together, also for those that are not run yet.
+    p_holm of the primary pairs on the main target also counts those that are not run yet.
     """
     pairs = [*primary]
     for a, b in itertools.combinations(results.labels, 2):
@@ -203,7 +203,7 @@ def compare_all(results, primary):
 
 
 def answer_list(compared, primary):
-    """Say for each primary pair, a line each, which of the two models is better."""
+    """Return a list that says for each primary pair which model is better."""
     answers = {pair: OPEN.format(*pair) for pair in primary}
     for c in compared:
         if c.p_holm is None:
@@ -224,7 +224,7 @@ def answer_list(compared, primary):
 
 
 def score_table(results):
-    """Return a table of scores: a column per target, baselines of the tasks in its last rows."""
+    """Return a table of scores with a column per target. The baselines are in the last rows."""
     titles = {}
     baselines = defaultdict(dict)
     for task, rows in results.by_task.items():
@@ -238,13 +238,13 @@ def score_table(results):
 
 
 def rate_table(results):
-    """Return a table of the learning rates of fine-tuning that validation chose."""
+    """Return a table of the fine-tuning rates that validation chose."""
     lines = []
     for label in results.labels:
         cells = [label]
         for task, rows in results.by_task.items():
             grid = sorted({row.lr for row in rows})
-            ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # of one rate, none was chosen
+            ends = {grid[0], grid[-1]} if len(grid) > 1 else ()  # a single rate is no choice
             chosen = sorted({row.lr for row in results.chosen[label, task]})
             cells.append(", ".join(f"{rate:g}" + "*" * (rate in ends) for rate in chosen))
         lines.append(cells)
@@ -252,7 +252,7 @@ def rate_table(results):
 
 
 def comparison_table(results, compared):
-    """Return a table of differences: of the primary pairs, or of all if none is primary."""
+    """Return a table of the differences of primary pairs, or of all pairs if none is primary."""
     shown = [c for c in compared if c.primary] or compared
     lines = []
     for pair, same in group(shown, "model_a", "model_b").items():
@@ -262,7 +262,7 @@ def comparison_table(results, compared):
 
 
 def loss_table(logs):
-    """Return a table of both validation losses of each row, at the end. logs: {(row, seed): log}."""
+    """Return a table of both final validation losses of each row. logs: {(row, seed): log}."""
     ends = defaultdict(list)  # {row: the last line of each seed's log}
     for (row, _), log in logs.items():
         ends[row].append(log[-1])
@@ -278,15 +278,15 @@ def loss_table(logs):
 
 
 def whole_log(run, last):
-    """Return the log of a run from step 0, with those of the runs it branched off; [] if it ends before step `last`.
+    """Return a run's log from step 0, with the shared steps from its parents; [] if it ends before step `last`.
 
-    A parent may have been stopped where its branch begins.
+    A parent's log may end at its last line before the branch, because the parent may have been stopped there.
     """
     log = read_metrics(run.folder)
     if not log or log[-1]["step"] < last:
         return []
     for line in log:
-        if "val_mntp_loss" in line:  # the same masks, predicted from the position before
+        if "val_mntp_loss" in line:  # the same masks, so it shares the column
             line["val_mlm_loss"] = line["val_mntp_loss"]
     if run.start:
         before = whole_log(run.parent, run.start - run.settings.log_interval)

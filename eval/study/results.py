@@ -1,8 +1,8 @@
 """Read the results of fine-tuning as one flat table, score models on tasks, and compare them in pairs.
 
-A row is one fine-tuning on one test set; see `make_row`. A model is all that has one label. Each of its pretraining
-seeds is fine-tuned at the learning rate with the best mean validation score on a task, among the rates with the most
-finished runs: a rate that lost seeds must not win on the seeds that survived. `stats.py` explains the comparison.
+A row is one fine-tuning on one test set; see `make_row`. Rows with the same label are one model. For each pretraining
+seed and task, only the learning rate with the best mean validation score counts, chosen among the rates with the most
+finished runs: a rate must not win because bad seeds failed. `stats.py` explains the comparison.
 """
 
 import json
@@ -25,14 +25,14 @@ from eval.tasks import metrics
 from eval.tasks.registry import REGRESSION
 
 FAMILIES = "sc", "tc", "qa", "ir"  # in the order of the tables
-METRICS = "field", "paper"  # the field's is the paper's for a task that has no other
-CORRELATIONS = {"matthews", *REGRESSION}  # they have another scale than the percentages of the other metrics
-UNITS = {"seed": "fine-tuning seed", "pretraining_seed": "pretraining seed"}  # of an interval: fields of a row
-NOTES = {1: " (one seed)", 2: " (two seeds: give more)"}  # on an interval over so few
+METRICS = "field", "paper"  # "field" is the paper's metric if a task has no other
+CORRELATIONS = {"matthews", *REGRESSION}  # not averaged with percentages
+UNITS = {"seed": "fine-tuning seed", "pretraining_seed": "pretraining seed"}  # what an interval is over: field of a row
+NOTES = {1: " (one seed)", 2: " (two seeds: give more)"}  # beside an interval over so few seeds
 
 
 def group(rows, *names):
-    """Return {value of a field: [rows that have it, in their order]}; of several fields, the keys are tuples."""
+    """Group rows by a field: {value: [rows in order]}. With several fields, the keys are tuples."""
     groups = defaultdict(list)
     key = attrgetter(*names)
     for row in rows:
@@ -45,18 +45,18 @@ def group(rows, *names):
 
 
 def read(root, folders, metric, names):
-    """Return (rows, failed) of some folders below root. failed: {folder: the last line of its error.txt}.
+    """Return (rows, failed) from some folders below root. failed: {folder: the last line of its error.txt}.
 
-    metric: "field" or "paper". names: {folder of a model below root: (its label, its pretraining seed, the model that
-    it continued or "")}. For a folder that is not in it, the label is the checkpoint's name without its -seed-S. A
-    retrieval task has a row for each set that it searches. Raises DataError: files that are not results.
+    metric: "field" or "paper". names: {a model's folder below root: (label, pretraining seed, the model that it
+    continued or "")}. If a folder is not in it, the label is the checkpoint's name without -seed-S. A retrieval task
+    has a row for each set that it searches. Raises DataError if a file is no result.
     """
     rows = []
     failed = {}
     for folder in sorted(folders):
         path = folder.relative_to(root)
         file = folder / "result.json"
-        if file.exists():  # it counts, whatever failed before
+        if file.exists():  # it counts, even if an earlier try failed
             with refuse_malformed(f"{file}: not a result of finetune.py, or damaged; delete it or run it again"):
                 result = json.loads(file.read_bytes())
                 test_sets = dict.fromkeys(name.rpartition("/")[0] for name in result["main"]["paper"])
@@ -67,7 +67,7 @@ def read(root, folders, metric, names):
 
 
 def make_row(folder, result, metric, test_set, names):
-    """Return one fine-tuning on one test set, such as "nq", with which its metrics begin; "" if there is only one."""
+    """Return the row of a fine-tuning on one test set. test_set: its name, such as "nq"; "" if there is only one."""
     facts = result["checkpoint"]
     task = result["task"]
     label, seed, after = names.get(str(folder).partition("/")[0]) or name_of(facts)
@@ -76,7 +76,7 @@ def make_row(folder, result, metric, test_set, names):
     test = result["metrics"]["test"]
     if result.get("zero_shot"):
         task += " (zero-shot)"
-        validation = test | validation  # it may have none, and nothing is chosen by it
+        validation = test | validation  # may be missing, and is not used to choose
     pretraining = describe(facts["phases"]) or "pretrained elsewhere"
     if after:
         pretraining += f", after {after}"
@@ -88,33 +88,33 @@ def make_row(folder, result, metric, test_set, names):
     if not shape.get("tie_embeddings", True):  # a model of transformers has no such field
         parameters += shape["vocab_size"] * shape["d_model"]
     return SimpleNamespace(
-        folder=folder,  # of its files, from the folder of all results
+        folder=folder,  # where its files are, relative to the folder of all results
         model=label,
         pretraining_seed=seed,
         task=f"{task}/{test_set}" if test_set else task,
         family=result["family"],
         lr=result["lr"],
         seed=result["seed"],  # of fine-tuning
-        metrics=main,  # the names of those whose mean is the score, in percent
+        metrics=main,  # names of the metrics whose mean is the score, in percent
         validation=metrics.mean_score(validation, main),
         test=metrics.mean_score(test, main),
         # what was fine-tuned
-        pretraining=pretraining,  # in words
+        pretraining=pretraining,  # as text
         parameters=parameters,  # of pretraining, with the output head
         step=facts["step"],
         tokens=facts["tokens"],
         flops=facts["flops"],
         clm_fraction=facts["clm_steps"] / max(1, facts["step"]),
         mask_ratio=facts["mask_ratio"],
-        steps_added=facts["step"] if after else 0,  # since it began with the final weights of another model
-        chosen=False,  # whether it has the rate that validation chose
+        steps_added=facts["step"] if after else 0,  # steps after the final weights of another model
+        chosen=False,  # whether validation chose its rate
         scores=None,  # (1 + resamples,): on the test set, then on resamples of it; see `Results.resample`
         result=result,
     )
 
 
 def name_of(facts):
-    """Return (label, pretraining seed, the model that it continued or "") by what a result says about its model."""
+    """Return (label, pretraining seed, the model that it continued or ""). facts: `checkpoint` of a result.json."""
     seed = SEED.search(facts["name"])
     name = "random-" * facts["untrained"] + SEED.sub("", facts["name"], 1)
     return name, int(seed[1] if seed else facts["seed"]), base_of(facts["init_from"])
@@ -125,15 +125,15 @@ def name_of(facts):
 
 
 def best(rows):
-    """Return the rows at the learning rate that validation chooses; of equals, the lowest rate. rows: at all rates."""
+    """Return those of the rows whose learning rate is best on validation; in a tie, the lowest rate."""
     by_rate = group(sorted(rows, key=lambda row: row.lr), "lr")
     return max(by_rate.values(), key=lambda same: (len(same), np.mean([row.validation for row in same])))
 
 
 class Score(NamedTuple):
     mean: float  # percent
-    half: float = None  # of its interval, over pretraining seeds if the model has several, else fine-tuning seeds
-    note: str = ""  # on missing runs and seeds
+    half: float = None  # half of the interval over pretraining seeds, or over fine-tuning seeds if there is only one
+    note: str = ""  # about missing runs and seeds
     digits: int = 1
 
     def __str__(self):
@@ -150,12 +150,12 @@ class Comparison:
     model_b: str
     units: int  # number of pairs
     unit: str  # "pretraining seed" or "fine-tuning seed"
-    difference: float = None  # None where there are less than two pairs
+    difference: float = None  # None if there are fewer than two pairs
     low_95: float = None
     high_95: float = None
     p: float = None
     primary: bool = False
-    p_holm: float = None  # of primary comparisons on the main target
+    p_holm: float = None  # only for primary comparisons on the main target
 
     def __str__(self):
         if self.units < 2:
@@ -164,18 +164,18 @@ class Comparison:
 
     @property
     def over(self):
-        """What the comparison rests on, in words."""
+        """How many pairs of seeds the comparison rests on, as text."""
         return f"{self.units} {self.unit}s in common" + ": give more" * (self.units < 3)
 
 
 class Results:
-    """Rows (see `make_row`), and what tables and figures need of them.
+    """Rows (see `make_row`), and what tables and figures need from them.
 
     labels: the models in the order of the tables. example: {label: a row}. seeds: {label: its pretraining seeds}.
     by_task: {task: rows}, ordered by family. chosen: {(label, task): the rows at the rates that validation chose}.
-    targets: {title: {task: its weight}}: the mean of the families, the mean of each family over its tasks (fine-tuned,
-    on the scale of percentages), where there are several, then each task. `main_target`: the first of them that is no
-    correlation and no zero-shot task. Raises DataError: a run that is there twice, different test sets of a task.
+    targets: {title: {task: its weight}}. First come the mean of the families and the means of families with several
+    tasks, without zero-shot tasks and correlations, then each task. main_target: the first mean, or else the first task
+    that means may include. Raises DataError if a run is there twice, or the test sets of a task differ.
     """
 
     def __init__(self, root, rows, failed, labels):
@@ -192,12 +192,12 @@ class Results:
             for row in best(same):
                 row.chosen = True
         self.chosen = group([row for row in rows if row.chosen], "model", "task")
-        families = defaultdict(list)  # {family: its tasks that count in means}
+        families = defaultdict(list)  # {family: its tasks that means include}
         for task, (row, *_) in self.by_task.items():
             if CORRELATIONS.isdisjoint(row.metrics) and not row.result.get("zero_shot"):
                 families[row.family].append(task)
         means = {}
-        over_all = {}  # the tasks of all families, with their weights in the mean of families
+        over_all = {}  # {task: its weight in the mean of families}
         for family, tasks in families.items():
             over_all |= dict.fromkeys(tasks, 1 / len(tasks) / len(families))
             if len(tasks) > 1:
@@ -227,9 +227,9 @@ class Results:
         return Score(*stats.interval([sum(scores[unit] for scores in by_task) for unit in units]), note)
 
     def pairs(self, a, b, task, unit):
-        """Return {unit: [(row of model a, row of b), ...]}, of the runs whose seeds both have.
+        """Return {unit: [(row of model a, row of b), ...]} for the runs whose seeds both models have.
 
-        Two models with one pretraining each pair by the seed of fine-tuning, whatever the other two seeds are.
+        If each model has one pretraining seed, these may differ, and only the fine-tuning seeds must match.
         """
         seeds = attrgetter("pretraining_seed", "seed")
         if len(self.seeds[a]) == len(self.seeds[b]) == 1:
@@ -242,7 +242,7 @@ class Results:
         return found
 
     def compare(self, a, b, target):
-        """Return the Comparison of models a and b; None if one has no score. Raises DataError: damaged instances."""
+        """Return the Comparison of models a and b; None if one has no score. Raises DataError if files are damaged."""
         if not (self.score(a, target) and self.score(b, target)):
             return None
         unit = unit_of(self.seeds[a] & self.seeds[b])
@@ -251,7 +251,7 @@ class Results:
         comparison = Comparison(target, a, b, len(units), UNITS[unit])
         if len(units) < 2:
             return comparison
-        # Parts that are independent: tasks share pretraining, and the sets of a retrieval task share fine-tuning.
+        # Sum what is not independent: tasks share pretraining seeds, the sets of a retrieval task share fine-tuning.
         differences = defaultdict(float)
         covariances = defaultdict(float)
         for task, weight in self.targets[target].items():
@@ -266,20 +266,20 @@ class Results:
         return comparison
 
     def resample(self, task):
-        """Give the chosen rows of a task their `scores`. Raises DataError: damaged files."""
+        """Set `scores` of a task's chosen rows. Raises DataError if files are damaged."""
         rows = [row for row in self.by_task[task] if row.chosen]
         if rows[0].scores is not None:
             return
         by_metric = []
         for name in rows[0].metrics:
-            # The metrics of one test set share its resamples.
+            # Metrics of the same test set share their resamples.
             seed = zlib.crc32(f"{task}/{name.rpartition('/')[0]}".encode())
             by_metric.append(stats.bootstrap(self.instances(rows, name), stats.RESAMPLES, seed))
         for row, resampled in zip(rows, np.mean(by_metric, axis=0).T):
             row.scores = np.array([row.test, *resampled])
 
     def instances(self, rows, metric):
-        """Return what a metric sums up for each test instance: (n, C, 2) of each row. Raises DataError."""
+        """Return a metric's instances of each row, (rows, n, C, 2). Raises DataError if a file is damaged."""
         arrays = []
         for row in rows:
             path = self.root / row.folder / "instances.npz"
@@ -288,16 +288,15 @@ class Results:
                     array = file[metric].astype(np.float32)
                 if arrays and array.shape != arrays[0].shape:
                     raise ValueError(f"{metric} has shape {array.shape}, in {rows[0].folder} {arrays[0].shape}")
-            except Exception as error:  # NumPy and zipfile raise many kinds of a damaged file
-                raise DataError(f"{path}: {error}. The comparisons need it: make this run again") from None
+            except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
+                raise DataError(f"{path}: {error}. The comparisons need it: do this run again") from None
             arrays.append(array)
         return np.stack(arrays)
 
     def deviation(self, label, target):
-        """Return the standard deviation over fine-tuning seeds and low rates as a Score; tasks count alike.
+        """Return a Score: the standard deviation over fine-tuning seeds and low rates, from the mean variance of tasks.
 
-        The low rates are those up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None unless all seeds
-        have all of them.
+        Low rates are up to ten times the lowest: in arXiv 2507.00994, 1e-5 to 1e-4. None unless all seeds have all.
         """
         variances = []
         for task in self.targets[target]:
@@ -314,17 +313,17 @@ class Results:
 
 
 def unit_of(pretraining_seeds):
-    """Return what an interval is over: pretraining seeds where there are several, else those of fine-tuning."""
+    """Return what an interval is over: pretraining seeds if there are several, else fine-tuning seeds."""
     return "pretraining_seed" if len(pretraining_seeds) > 1 else "seed"
 
 
 def common(dicts):
-    """Return the keys that all of some dicts have, sorted."""
+    """Return the keys that all dicts share, sorted."""
     return sorted(set.intersection(*map(set, dicts)))
 
 
 def check_rows(rows):
-    """Raise DataError for a run that is there twice, and for different test sets of a task."""
+    """Raise DataError if a run is there twice, or the test sets of a task differ."""
     for task, (first, *others) in group(rows, "task").items():
         for row in others:
             if (row.result["test_set"], row.metrics) != (first.result["test_set"], first.metrics):

@@ -1,4 +1,4 @@
-"""Carry out a plan, wave by wave: the jobs of a wave do not depend on each other. What is done is never repeated."""
+"""Carry out a plan, wave by wave. The jobs of a wave do not depend on each other. Finished jobs are not repeated."""
 
 import json
 from collections import defaultdict
@@ -23,7 +23,7 @@ from eval.study.results import best, read
 from eval.tasks.hub_encoder import problem
 from run import RESUME_MAY_CHANGE, last_logged
 
-# Settings that may differ from those that a job was started with, because no weight and no score depends on them.
+# Settings that may change after a job was started, because no weight and no score depends on them.
 MAY_DIFFER = {
     "train.py": RESUME_MAY_CHANGE - {"data"},
     "finetune.py": {"save_model", "device", "tasks_dir", "eval_interval", "eval_examples"},
@@ -35,10 +35,9 @@ MAY_DIFFER = {
 
 
 def problems_of(plan, runs, points):
-    """Yield (name, sentence) for all that stands in the way of some runs and of some points of fine-tuning.
+    """Yield (name, sentence) for each reason why some runs or points of fine-tuning cannot start.
 
-    It looks at the arguments of every run and of every task, at the files of each task, at the checkpoints that were
-    given, and at what is done already.
+    This checks the arguments of each run and task, the tasks' files, the given checkpoints, and finished jobs.
     """
     cfg = plan.cfg
     n_gpus = torch.cuda.device_count()
@@ -46,8 +45,8 @@ def problems_of(plan, runs, points):
         yield f"processes={cfg.processes}", f"this machine has {n_gpus} GPUs"
     commands = []
     for run in runs:
-        new_folder = f"--out_dir={cfg.out_dir}/new"  # because what a run will begin with may not be there yet
-        shape = f"--init_from={run.settings.init_from}"  # which model=origin needs
+        new_folder = f"--out_dir={cfg.out_dir}/new"  # what is in the run's own folder does not matter
+        shape = f"--init_from={run.settings.init_from}"  # model=origin needs it
         commands.append((run.folder.name, [*arguments(run), new_folder, shape]))
         if (run.folder / "config.json").exists():
             yield from changed(training(run, cfg.processes), f"Give the row another name, or remove {run.folder}")
@@ -68,7 +67,7 @@ def problems_of(plan, runs, points):
 
 
 def grouped(pairs):
-    """Return a line for each sentence of some (name, sentence), with the first name of it."""
+    """Return a line for each distinct sentence in pairs (name, sentence), with its first name."""
     names = defaultdict(list)
     for name, sentence in dict.fromkeys(pairs):
         names[sentence].append(name)
@@ -80,17 +79,17 @@ def grouped(pairs):
 
 
 def changed(job, to_do):
-    """Yield (name, sentence) for each setting that decides a job and was another one when the job began.
+    """Yield (name, sentence) for each relevant setting that has changed since a job began.
 
-    to_do: what to do about it. A job without a planned.json began before there were any. It is taken as it is.
+    to_do: advice that ends the sentence. A job without planned.json is older than that file and accepted as it is.
     """
     path = job.folder / PLANNED_FILE
     if not path.exists():
         return
-    with refuse_malformed(f"{path} is damaged: remove it, to take what is beside it as it is, or remove its folder"):
+    with refuse_malformed(f"{path} is damaged: remove it, to accept the files beside it, or remove its folder"):
         record = json.loads(path.read_bytes())
         for script, now in job.planned.items():
-            # A setting that the record does not know had no effect then.
+            # A setting that the record lacks did not exist then, so its default counts.
             before = now | (DEFAULTS if script == "train.py" else FINETUNE_DEFAULTS) | record[script]
             for name, value in now.items():
                 if name not in MAY_DIFFER[script] and differs(name, value, before[name]):
@@ -98,7 +97,7 @@ def changed(job, to_do):
 
 
 def differs(name, value, before):
-    """Return whether a setting had another value. "auto" is what was used; of files only the known content counts."""
+    """Return whether a setting has changed. "auto" equals any value; files are compared by content, if it is known."""
     if isinstance(value, dict):
         value = value["fingerprint"]
         before = before["fingerprint"]
@@ -108,10 +107,10 @@ def differs(name, value, before):
 
 
 def refusals(script, commands, planned={}, **options):
-    """Yield (name, sentence) for each thing that a script would refuse. commands: (name, its arguments).
+    """Yield (name, sentence) for each problem that a script would report. commands: (name, arguments) each.
 
-    planned: settings in place of theirs, each a tuple of all values that jobs will get. options: of the script's
-    `check`, which runs here: a process for each command would take longer than all checks together.
+    planned: settings that replace those of the commands, each a tuple of all values that jobs will get. options: for
+    the script's `check`, which is called here, because a process per command would be slow.
     """
     defaults, _ = configurator.read_script(script)
     for name, args in commands:
@@ -126,7 +125,7 @@ def refusals(script, commands, planned={}, **options):
 
 
 def carry_out(plan, waves):
-    """Do what is missing of some waves, one after the other. Return (name, why) of each job that failed.
+    """Do what is missing in some waves, one after the other. Return (name, why) for each job that failed.
 
     waves: {name: Runs or points of fine-tuning}; see Plan.waves.
     """
@@ -150,22 +149,21 @@ def carry_out(plan, waves):
 
 
 def to_train(plan):
-    """Return the runs to train.
+    """Return the runs to train: unfinished ones, and those whose checkpoints are gone but needed by another job.
 
-    They are those that have not ended, and those whose checkpoints are gone although a run or a fine-tuning run still
-    to do begins with one. Raises DataError if such a run still has its last checkpoint: it would not be trained again.
+    Raises DataError if such a run still has its last checkpoint, because it would not be trained again.
     """
     needed = {point[0].checkpoint for point in plan.points() if not has_result(plan, point)}
     runs = []
-    for run in reversed(plan.runs.values()):  # each before those that it begins with
+    for run in reversed(plan.runs.values()):  # each before its parent
         own = map(run.checkpoint, (*run.keep, run.max_steps))
         gone = [path for path in needed.intersection(own) if not path.exists()]
         ended = run.checkpoint().exists()
         if gone and ended:
-            raise DataError(f"{gone[0]} is not there. Delete {run.checkpoint()}, too: then the run is trained again")
+            raise DataError(f"{gone[0]} is missing. To train this run again, delete {run.checkpoint()}, too")
         if not ended and (gone or last_logged(run.folder) < run.max_steps):
             runs.append(run)
-            if not checkpoint.steps(run.folder):  # otherwise it resumes
+            if not checkpoint.steps(run.folder):  # if it has any, it resumes
                 needed.add(run.origin)
     return runs[::-1]
 
@@ -177,10 +175,10 @@ def arguments(run):
 
 
 def training(run, processes):
-    """Return the Job that starts or resumes a run. The process says if what it begins with is missing."""
+    """Return the Job that starts or resumes a run. If the run's origin is missing, the job fails and says so."""
     command = [TRAIN, *arguments(run)]
     if run.start:
-        command += [f"--branch_from={run.origin}", "--init_from="]  # a config file may give one
+        command += [f"--branch_from={run.origin}", "--init_from="]  # a config file may set it
     elif run.parent:
         command.append(f"--init_from={run.origin}")
     if processes > 1:
@@ -190,10 +188,10 @@ def training(run, processes):
 
 
 def decides(run):
-    """Return what decides a run: its settings, its seed, the content of its data and what it begins with.
+    """Return what determines a run's weights: its settings, its seed, the content of its data and what it begins with.
 
-    For a run that begins with another, this has what decided that one, too. Of the steps that they share, the schedule
-    is left out, because the run's own settings have it.
+    This includes what determines its parent. For a branch, the parent's schedule is left out, because the run's own
+    schedule is the same in the shared steps.
     """
     data = {"path": run.settings.data, "fingerprint": fingerprint(run.settings.data)}
     found = run.settings | {"seed": run.train_seed, "begins_with": "", "data": data}
@@ -207,7 +205,7 @@ def decides(run):
 
 @cache
 def fingerprint(data):
-    """Return the beginning of the fingerprint of a setting `data`; "" where the data are missing or damaged."""
+    """Return the start of the fingerprint of prepared data; "" if they are missing or damaged."""
     with suppress(DataError):
         return load_data(data).fingerprint[:12]
     return ""
@@ -219,7 +217,7 @@ def fingerprint(data):
 
 @cache
 def content_of(path):
-    """Return a checksum of a checkpoint's file, from those of its records, or of a folder's weights; "" without any."""
+    """Return a checksum of a checkpoint file (from those of its records) or of a folder's weights; "" if unreadable."""
     with suppress(OSError, BadZipFile, DataError):
         if path.is_dir():
             return checkpoint.checksum(stored_tensors(path))
@@ -229,12 +227,12 @@ def content_of(path):
 
 
 def job_folder(model, task, rate, seed):
-    """Return the folder of a fine-tuning run, relative to that of all results."""
+    """Return the folder of a fine-tuning run, relative to the study's results."""
     return Path(model.folder, task, f"lr-{rate:g}_seed-{seed}")
 
 
 def finetuning(plan, model, task, rate, seed):
-    """Return the Job of a fine-tuning run; rate=None: at the chosen rate, None before there is one."""
+    """Return the Job of a fine-tuning run. rate=None means the chosen rate; if there is none yet, this returns None."""
     rate = rate or chosen_rate(plan, model, task)
     if not rate:
         return None
@@ -244,7 +242,7 @@ def finetuning(plan, model, task, rate, seed):
     planned = {"finetune.py": settings}
     if model.run:
         planned["train.py"] = decides(model.run)
-    else:  # its file may hold another model by now
+    else:  # the file may be replaced by another model
         given = {"path": str(model.checkpoint), "fingerprint": content_of(model.checkpoint)}
         planned["finetune.py"] = settings | {"init_from": given["path"], "checkpoint": given}
     command = [FINETUNE, *args, *(f"--{name}={value}" for name, value in ours.items())]
@@ -253,10 +251,10 @@ def finetuning(plan, model, task, rate, seed):
 
 
 def chosen_rate(plan, model, task):
-    """Return the rate that did best on validation with the first fine-tuning seed, of a model and its pretraining seed.
+    """Return the rate that was best on validation with the first fine-tuning seed; in a tie, the lowest.
 
-    Of equals it is the lowest. The sets of a retrieval task choose together. None before all rates have been tried, and
-    if all failed.
+    Each Model, and so each pretraining seed, has its own. The sets of a retrieval task share one. Returns None until
+    all rates have been tried, and if all failed.
     """
     cfg = plan.cfg
     folders = {plan.results / job_folder(model, task, rate, cfg.finetune_seeds[0]) for rate in cfg.rates}

@@ -1,4 +1,4 @@
-"""What a fine-tuned encoder has to beat: answers that ignore the text, or look at single words only.
+"""What a fine-tuned encoder has to beat: predictions that ignore the text or look at one word at a time.
 
     sc   majority     the most frequent class, or number, of the training set
     tc   word         the most frequent tag of each word in the training set
@@ -13,7 +13,7 @@ from eval.tasks import metrics
 
 
 def baselines(dataset):
-    """Return {baseline: {metric: score in percent}} on the test set of a Dataset. The result is deterministic."""
+    """Return {baseline: {metric: score in percent}} on the test set of a Dataset."""
     train = dataset.train
     test = dataset.test
     if dataset.family == "sc":
@@ -25,7 +25,7 @@ def baselines(dataset):
         counts = Counter()
         for sentence in train:
             counts.update(zip(sentence.words, sentence.tags))
-        best = {word: tag for (word, tag), _ in reversed(counts.most_common())}  # the most frequent tag of a word
+        best = {word: tag for (word, tag), _ in reversed(counts.most_common())}  # the most frequent tag stays
         predicted = [[best.get(word, "O") for word in sentence.words] for sentence in test]
     elif dataset.family == "qa" and not all(question.answers for question in test):
         name = "no_answer"

@@ -1,7 +1,7 @@
 """The four task families: how an example becomes texts for the encoder, the loss of a batch, and the scores of a split.
 
-Text templates, heads and both sets of metrics follow the protocol of arXiv 2507.00994. Where that paper's metric is not
-the field's usual one, both are computed (eval/tasks/metrics.py).
+Text templates, heads and metrics follow arXiv 2507.00994 ("the paper"). Where its metric is not the field's usual one,
+both are computed (eval/tasks/metrics.py).
 """
 
 from functools import lru_cache, partial
@@ -21,28 +21,28 @@ from eval.tasks.readers import SPLITS, Pair, by_set
 class Item(NamedTuple):
     """One text for the encoder."""
 
-    ids: list  # its token ids, eos last
-    target: object  # sc: index of the label; tc, qa: class of each token, tc: -1 = none; ir: the document's text
-    extra: object = None  # what scoring needs; tc: the word of each token; qa: see QuestionAnswering.items
+    ids: list  # token ids, eos last
+    target: object  # sc: index of the label; tc, qa: class of each token, -1 = no class; ir: the text itself
+    extra: object = None  # for scoring; tc: the number of each token's word; qa: see QuestionAnswering.items
 
 
 class Answer(NamedTuple):
     """What a model predicts for one example."""
 
     predicted: object  # sc: a label; tc: the tag of each word; qa: a text, "" for no answer; ir: ids of documents
-    score: object  # sc: its probability (None for a number); tc: of each word; qa: see QuestionAnswering; ir: cosines
-    extra: object = None  # what the metrics need; qa: see QuestionAnswering.answers; ir: see metrics.retrieval_scores
+    score: object  # sc: probability (None for a number); tc: one for each word; qa: see QuestionAnswering; ir: cosines
+    extra: object = None  # for the metrics; qa: see QuestionAnswering.best_spans; ir: see metrics.retrieval_scores
 
 
 class Family:
-    """What the four families have in common.
+    """What the four families share.
 
-    Each has `n_outputs`, the width of its head; `items(example, split)`, the texts of an example; `loss(output,
+    Each has `n_outputs`, the width of its head; `items(example, split)`, the Items of an example; `loss(output,
     items)`, the mean loss of a batch; and `answers(outputs, items, examples)`, the Answer to each example.
-    The split is None in validations during training.
+    During training, validation calls them with split=None.
     """
 
-    threshold = 0.0  # these two: see QuestionAnswering
+    threshold = 0.0  # for both, see QuestionAnswering
     may_be_none = False
     too_long = "texts cut to {} tokens"
 
@@ -57,13 +57,13 @@ class Family:
         self.protocol = protocol
 
     def count_too_long(self):
-        """Add to the Dataset's counts how many texts of each split and corpus have more than max_len tokens.
+        """Count the texts of each split and corpus that have more than max_len tokens, in the Dataset's `counts`.
 
-        A token has at least one byte, so a short text needs no tokens for this.
+        A token has at least one byte, so a text of fewer bytes need not be tokenized.
         """
         parts = {split: getattr(self.dataset, split) for split in SPLITS}
         for name, corpus in self.dataset.corpora.items():
-            # Not the whole path: result.json is the same wherever the data are.
+            # The folder's name only, so that result.json does not depend on where the data are.
             parts[f"corpus of {name.split('/')[-2]}"] = map(partial(Pair, ""), corpus.values())
         max_len = self.max_len
         self.max_len = 2**31
@@ -77,17 +77,17 @@ class Family:
         self.max_len = max_len
 
     def finish(self, model):
-        """Do what is left to do with a TaskModel when training has ended."""
+        """Change a TaskModel after training, if the family needs it."""
 
     def choose_threshold(self, outputs, items, examples):
-        """Set what is chosen on validation data."""
+        """Choose `threshold` on validation data, if the family has one."""
 
     def truncate(self, ids):
-        """Append eos to a list of ids, of which at most max_len - 1 stay."""
+        """Return the first max_len - 1 ids and an eos."""
         return ids[: self.max_len - 1] + [self.tokenizer.eos_id]
 
     def predict(self, forward, examples, split):
-        """Return the Answer to each example. forward: from a list of n Items to their n outputs, see model.predict."""
+        """Return the Answer to each example. forward: maps a list of Items to their outputs; see model.predict."""
         items = [item for example in examples for item in self.items(example, split)]
         outputs = forward(items)
         if split in (None, "validation"):
@@ -102,8 +102,8 @@ class Family:
 class SequenceClassification(Family):
     """Classify a text. Without labels this is regression: one output, trained with the mean squared error.
 
-    In training that output is the number minus the mean of all training labels, in units of their standard deviation,
-    so that the loss is about 1 whatever they measure. `finish` puts both into the head.
+    In training, labels are standardized with the mean and standard deviation of the training set, so the loss starts
+    near 1 whatever they measure. `finish` folds both into the head.
     """
 
     def __init__(self, dataset, *options):
@@ -130,7 +130,7 @@ class SequenceClassification(Family):
 
     @torch.no_grad()
     def finish(self, model):
-        """Let the head give numbers as the labels have them, when training has ended."""
+        """In regression, rescale the head's last layer so that it predicts labels in their own units."""
         if not self.labels:
             last = model.head[-1]
             last.weight *= self.std
@@ -146,10 +146,10 @@ class TokenClassification(Family):
     too_long = "sentences cut to {} tokens, whose other words count as O"
 
     def items(self, example, split):
-        """Encode each word, the first too, as after a space; one without tokens is eos. Targets are the words' tags."""
+        """Encode each word, also the first, as if after a space. A word without tokens becomes an eos."""
         prefix = self.tokenizer.word_prefix
         ids = []
-        word_of = []  # of each token: the number of its word
+        word_of = []  # the number of each token's word
         for i, word in enumerate(example.words):
             tokens = self.tokenizer.encode(prefix + word) or [self.tokenizer.eos_id]
             ids += tokens
@@ -165,9 +165,9 @@ class TokenClassification(Family):
         return F.cross_entropy(output, target, ignore_index=-1)
 
     def answers(self, outputs, items, examples):
-        """A word has the tag of most of its tokens; in a tie, the first in `labels`. A word that was cut off is O.
+        """Tag each word by a majority vote of its tokens; in a tie, the tag that is first in `labels` wins.
 
-        Its score is the mean probability of that tag over its tokens; 0 if it was cut off.
+        The score is the mean probability of that tag over the tokens. A word that was cut off is O, with score 0.
         """
         answers = []
         for logits, item, example in zip(outputs, items, examples):
@@ -185,12 +185,12 @@ class TokenClassification(Family):
 
 
 class QuestionAnswering(Family):
-    """Classify each token as inside or outside the answer. Those of the question and eos are outside, as in the paper.
+    """Classify each token as inside or outside the answer. The question and eos are outside, as in the paper.
 
-    The predicted answer is the span of the context with the largest sum of log-odds - threshold, which is its score. If
-    the training data have questions without an answer, the prediction is empty where that sum is not positive. Answers
-    are rare among tokens, so an unsure model gives low odds to all of them. The threshold is therefore chosen on the
-    validation set, by F1.
+    The prediction is the span of the context with the largest sum of (log-odds - threshold), and this sum is its score.
+    If the training data have unanswerable questions, a prediction whose score is not positive is empty. Few tokens are
+    in an answer, so an unsure model gives all of them low odds. The threshold that is best on the validation set, by
+    F1, makes up for this.
     """
 
     prompt = "Question: {}\nContext: "
@@ -204,30 +204,31 @@ class QuestionAnswering(Family):
     def __init__(self, dataset, *options):
         super().__init__(dataset, *options)
         self.n_outputs = 2
-        self.encode = lru_cache(self.tokenizer.encode_with_offsets)  # questions on a context follow each other
+        self.encode = lru_cache(self.tokenizer.encode_with_offsets)  # several questions in a row may share a context
         self.may_be_none = any(not question.answers for question in dataset.train)
 
     def items(self, example, split):
-        """Cut the context into windows that overlap by half. In training, take the first with the most of the answer.
+        """Cut the context into windows that overlap by half. In training, keep one: it holds the most of the answer.
 
-        An Item's `extra` is (the window's first token in the context; tokens of the prompt; which of the context's n
-        tokens are in the first gold answer, 1 or 0; their character offsets (n, 2) in the normalized text).
+        An Item's `extra` is (where the window begins in the context, in tokens; the length of the prompt, in tokens;
+        1 for each of the context's n tokens in the first gold answer, else 0; the character offsets (n, 2) of these
+        tokens in the normalized context).
         """
         prompt = self.tokenizer.encode(self.prompt.format(example.question))
         context, offsets = self.encode(example.context)
-        prompt = prompt[: max(self.max_len // 2, self.max_len - len(context) - 1)]  # all of it, if both fit
+        prompt = prompt[: max(self.max_len // 2, self.max_len - len(context) - 1)]  # whole if both fit
         offsets = np.asarray(offsets, np.int64).reshape(-1, 2)
         inside = np.zeros(len(offsets), np.int64)
         answer, start = (example.answers or [("", -1)])[0]
-        if start >= 0:  # else the context does not hold the answer's text
+        if start >= 0:  # otherwise the answer is not in the context
             before = example.context[:start]
             begin = len(self.tokenizer.normalize(before))
             end = len(self.tokenizer.normalize(before + answer))
             inside[:] = (offsets[:, 1] > begin) & (offsets[:, 0] < end)
-        room = self.max_len - len(prompt) - 1  # for the context, beside the prompt and eos
+        room = self.max_len - len(prompt) - 1  # tokens left for the context
         step = max(1, room // 2)
         items = []
-        for start in range(0, max(1, len(context) - room + step), step):  # 0, 20, 40, 60: room for 40 of 100 tokens
+        for start in range(0, max(1, len(context) - room + step), step):  # 0, 20, 40, 60 if 40 of 100 tokens fit
             ids = prompt + context[start : start + room] + [self.tokenizer.eos_id]
             target = np.pad(inside[start : start + room], (len(prompt), 1))
             items.append(Item(ids, target, (start, len(prompt), inside, offsets)))
@@ -236,7 +237,7 @@ class QuestionAnswering(Family):
         return [max(items, key=lambda item: item.target.sum())]
 
     def choose_threshold(self, outputs, items, examples):
-        """Set the threshold that gives the best F1; of equally good ones the highest."""
+        """Set the threshold with the best F1; in a tie, the highest."""
         merged = self.merge_windows(outputs, items)
         f1 = {}  # {threshold: F1}
         for threshold in self.thresholds:
@@ -250,7 +251,7 @@ class QuestionAnswering(Family):
     def best_spans(self, merged, examples):
         """Return the Answers to questions. merged: what `merge_windows` returns.
 
-        `extra` is the positions of the predicted tokens, and of those in the first gold answer.
+        An Answer's `extra` is two sets of token positions: the predicted ones, and those of the first gold answer.
         """
         answers = []
         for (odds, prompt, inside, offsets), example in zip(merged, examples):
@@ -264,10 +265,10 @@ class QuestionAnswering(Family):
         return super().metrics(answers, examples) | {"token_set_f1": metrics.token_set_f1(predicted, gold)}
 
     def merge_windows(self, outputs, items):
-        """Put the windows of each context together: of two that overlap, the first counts up to the overlap's middle.
+        """Join the windows of each question. Where two overlap, the first one counts up to the middle of the overlap.
 
-        Returns for each question the log-odds (N,) of the tokens of prompt, context and eos, and the last three of the
-        items' `extra`.
+        Returns, for each question, the log-odds (N,) of its N tokens (prompt, context, eos), followed by the last three
+        fields of `extra`.
         """
         merged = []
         for logits, item in zip(outputs, items):
@@ -275,17 +276,20 @@ class QuestionAnswering(Family):
             odds = (logits[:, 1] - logits[:, 0]).astype(np.float64)
             if start > 0:  # a further window of the same context
                 before, *_ = merged.pop()
-                middle = (prompt + start + len(before) - 1) // 2  # the eos of the windows before ends the overlap
+                middle = (prompt + start + len(before) - 1) // 2  # without the eos of the windows before
                 odds = np.append(before[:middle], odds[middle - start :])
             merged.append((odds, prompt, *context))
         return merged
 
     def best_span(self, odds, offsets, text):
-        """Return the best span of a text, "" for no answer, and its score. odds: (n,), of the tokens at the offsets."""
+        """Return the best span of a text ("" for no answer) and its score.
+
+        odds: (n,), the tokens' log-odds. offsets: (n, 2), their places in the text, in characters.
+        """
         if not len(odds):  # a blank context has no tokens
             return "", 0.0
         total = np.append(0, np.cumsum(odds - self.threshold))
-        gain = total[1:] - np.minimum.accumulate(total[:-1])  # of the best span that ends at each token
+        gain = total[1:] - np.minimum.accumulate(total[:-1])  # the best span's that ends at each token
         last = gain.argmax()
         if gain[last] <= 0 and self.may_be_none:
             return "", gain[last]
@@ -294,11 +298,10 @@ class QuestionAnswering(Family):
 
 
 class InformationRetrieval(Family):
-    """Embed queries and documents and compare them by cosine, or as the Protocol of a retriever says.
+    """Embed queries and documents, and compare them by cosine or as a retriever's Protocol says.
 
-    In training, the other documents of a batch are each query's negatives, and cosines are divided by `temperature`.
-    The field's metrics search the whole corpus, if the Dataset has it. The paper's ranks only the documents that
-    validation or test judge.
+    In training, a query's negatives are the other documents of the batch. The field's metrics rank the whole corpus, if
+    the Dataset has it. The paper's metric ranks only documents that are judged for validation or test.
     """
 
     def __init__(self, dataset, *options):
@@ -308,7 +311,7 @@ class InformationRetrieval(Family):
             self.engine = engine_of(self.tokenizer)
 
     def item(self, prompt, text):
-        """Encode a text after a prompt: `protocol.query` or `protocol.document`. A text without tokens is eos."""
+        """Return a prompt and a text as an Item; an eos if they have no tokens."""
         if self.protocol.own:
             self.engine.enable_truncation(self.max_len)
             ids = self.engine.encode(prompt + text).ids or [self.tokenizer.eos_id]
@@ -320,9 +323,9 @@ class InformationRetrieval(Family):
         return [self.item(self.protocol.query, pair.query), self.item(self.protocol.document, pair.document)]
 
     def loss(self, output, items):
-        """InfoNCE (van den Oord et al., 2018) over the batch. A second copy of a query's document is no negative.
+        """Compute InfoNCE (van den Oord et al., 2018) over the batch. Copies of a query's document are not negatives.
 
-        output: (2n, d_model), query and document in turn.
+        output: (2n, d_model), a query and its document in turn.
         """
         scores = output[::2] @ output[1::2].T / self.temperature  # (n, n)
         texts = np.array([item.target for item in items[1::2]], dtype=object)
@@ -331,18 +334,18 @@ class InformationRetrieval(Family):
         return F.cross_entropy(scores, torch.arange(len(texts), device=scores.device))
 
     def embed(self, forward, texts, chunk=2**15):
-        """Embed documents: fp32 (documents, d_model). At most `chunk` texts are in memory as tokens."""
+        """Return the vectors of documents, fp32 (documents, d_model). At most `chunk` texts are tokenized at a time."""
         vectors = None
         for begin in range(0, len(texts), chunk):
             outputs = forward([self.item(self.protocol.document, text) for text in texts[begin : begin + chunk]])
-            if vectors is None:  # at once: two copies of a large corpus may not fit into memory
+            if vectors is None:  # filled in place: a large corpus may not fit in memory twice
                 vectors = np.empty((len(texts), len(outputs[0])), np.float32)
             vectors[begin : begin + chunk] = outputs
         return vectors
 
     def predict(self, forward, queries, split):
-        """As Family.predict. Each corpus is embedded once. In validations during training, when the model still
-        changes, the documents that are judged for these queries stand for it."""
+        """Like Family.predict. Each corpus is embedded once. While the model still trains (split=None), only the
+        documents that are judged for these queries are embedded, each time anew."""
         answers = []
         for part in by_set(queries).values():
             name = part[0].corpus
@@ -370,9 +373,10 @@ def softmax(logits):
 
 
 def nearest_documents(queries, documents, ids, rows, memory=2**28):
-    """Return {document id: scalar product} of each query with its best documents; see `metrics.best`.
+    """Return {document id: dot product} for each query and its best documents; see `metrics.best`.
 
-    queries: (n, d). documents: (m, d), of which `rows` are compared. ids: of these rows. memory: products at a time.
+    queries: (n, d). documents: (m, d). rows: which documents are compared. ids: their ids. memory: how many products
+        are computed at a time.
     """
     if not ids:
         return [{} for _ in queries]
@@ -382,7 +386,7 @@ def nearest_documents(queries, documents, ids, rows, memory=2**28):
 
 
 def subsample(examples, n):
-    """Return n of the examples of each set, spread evenly over them, or all if there are no more."""
+    """Return n evenly spaced examples of each set, or all of them if there are fewer."""
     kept = []
     for part in by_set(examples).values():
         size = min(n, len(part))

@@ -1,11 +1,11 @@
-"""Encoders that are not of our own kinds, such as BERT, RoBERTa, DeBERTa and ModernBERT, run by `transformers`.
+"""Encoders that our Transformer cannot load, such as BERT, DeBERTa and ModernBERT. `transformers` runs them.
 
-    path, state = open_newest("hf:answerdotai/ModernBERT-base")  # and all that checkpoint.open_newest reads
+    path, state = open_newest("hf:answerdotai/ModernBERT-base")  # also anything that checkpoint.open_newest reads
     encoder = encoder_of(state)  # our Transformer, or a HubEncoder, which takes the same arguments
 
-Fine-tuning treats both alike: fp32 weights, the same texts and settings. What the tokenizer puts before a text, such as
-[CLS], goes before each one, and its hidden state is dropped. What it puts after a text, such as [SEP], takes the place
-of our eos. Dropout inside the encoder is that of its config.json. Code that comes with a model is never run.
+Fine-tuning treats both alike: fp32 weights, the same texts and settings. Tokens that the tokenizer puts before a text,
+such as [CLS], stay, but their hidden states are dropped. The last token it puts after a text, such as [SEP], replaces
+our eos. Dropout inside the encoder is that of its config.json. Code that comes with a model is never run.
 """
 
 from types import SimpleNamespace
@@ -24,14 +24,14 @@ from eval.tasks.model import TaskModel, predict
 from eval.tasks.retriever import STUDY
 from model import Transformer
 
-FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # of a model of the hub
-# Those of a folder that a checkpoint keeps: they say how texts become vectors.
+FILES = ("*.json", "*/config.json", "*.txt", "*.model", "model*.safetensors")  # what to download from the hub
+# The files that a checkpoint keeps, because they say how texts become vectors.
 KEPT = ("config*.json", "modules.json", "sentence_*_config.json", "*/config.json", "tokenizer_config.json")
 PROBE = "A Naïve  É, 日本\nend"  # a text that normalizers change
 
 
 def is_ours(folder):
-    """Return whether our own model reads a model folder. Raises DataError if transformers has no encoder for it."""
+    """Return whether our own model can load a model folder. Raises DataError if transformers cannot either."""
     content = read_json(folder / "config.json")
     kind = str(content.get("model_type", KINDS[0]))
     if kind in KINDS:
@@ -46,7 +46,7 @@ def is_ours(folder):
 
 
 def problem(path, causal=False):
-    """Return why `path` gives no encoder for fine-tuning with this attention mask, or an empty string."""
+    """Return why `path` cannot be fine-tuned with this attention mask, or "" if it can."""
     why = checkpoint.problem(path)
     try:
         if not why or is_ours(checkpoint.candidates(path, ("config.json",))[0]):
@@ -57,7 +57,7 @@ def problem(path, causal=False):
 
 
 def open_newest(path):
-    """As `checkpoint.open_newest`, also for model folders and saved models that are not of our kinds."""
+    """Like `checkpoint.open_newest`, but also for models that only transformers can run."""
     newest, *_ = checkpoint.candidates(path, FILES)
     if not newest.is_dir():
         return checkpoint.open_newest(path)
@@ -73,9 +73,10 @@ def open_newest(path):
 
 
 def read_folder(folder):
-    """Return a folder that transformers opens as the dict of a checkpoint at step 0. Raises DataError.
+    """Read a folder with transformers, and return it as the dict of a checkpoint at step 0. Raises DataError.
 
-    `hub` in it is what a HubEncoder needs: the ids before each text, that of padding, and the most tokens of a text.
+    Its entry `hub` has the arguments of HubEncoder: the ids before each text, the padding id, and the most tokens of a
+    text.
     """
     tokenizer = read_tokenizer(folder)
     library = quiet_transformers()
@@ -84,12 +85,12 @@ def read_folder(folder):
         theirs = library.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if theirs(PROBE).input_ids != engine.encode(PROBE).ids:
             raise ValueError(
-                "AutoTokenizer gives a text other ids than its tokenizer.json. Set do_lower_case, strip_accents or "
-                "add_prefix_space in tokenizer_config.json as in the training of the model"
+                "AutoTokenizer and tokenizer.json give a text different ids. Set do_lower_case, strip_accents or "
+                "add_prefix_space in tokenizer_config.json as they were when the model was trained"
             )
         whole = engine.encode("a")
-        before = whole.ids[: whole.special_tokens_mask.index(0)]  # the ids of what is put before a text
-        if whole.special_tokens_mask[-1]:  # the last of those after a text
+        before = whole.ids[: whole.special_tokens_mask.index(0)]  # special tokens before a text
+        if whole.special_tokens_mask[-1]:  # a special token ends a text
             tokenizer.eos_id = whole.ids[-1]
         model, info = library.AutoModel.from_pretrained(
             folder, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
@@ -102,7 +103,7 @@ def read_folder(folder):
         seq_len = model.config.max_position_embeddings - len(before)
         for name, part in model.named_modules():
             padding = getattr(part, "padding_idx", None)
-            if name.endswith("position_embeddings") and padding is not None:  # RoBERTa: its positions come after it
+            if name.endswith("position_embeddings") and padding is not None:  # RoBERTa's positions start after it
                 seq_len -= padding + 1
         state = {
             "step": 0,
@@ -114,9 +115,9 @@ def read_folder(folder):
             "hub": {"before": before, "pad_id": tokenizer.pad_id, "seq_len": seq_len},
         }
 
-        # How much does a text's vector change when a text of twice the length is in its batch? Some models do not hide
-        # padding, such as FNet, or change their attention with the length, such as BigBird. So the longer text has as
-        # many tokens as fit, up to 1,024. Eos and the token with the largest id are in both.
+        # How much does a text's vector change if a text of twice its length is in the batch? Some models see padding
+        # (FNet), others change their attention with the length (BigBird). So the longer text has as many tokens as fit,
+        # up to 1,024. Both texts contain eos and the largest token id.
         encoder = encoder_of(state)
         ids = np.resize([tokenizer.eos_id, *tokenizer.ordinary_ids[::-1]], min(1024, encoder.config.seq_len))
         texts = [SimpleNamespace(ids=ids), SimpleNamespace(ids=ids[: len(ids) // 2])]
@@ -124,15 +125,15 @@ def read_folder(folder):
         _, together = predict(retriever, texts)
         (alone,) = predict(retriever, texts[1:])
         difference = np.abs(together - alone).max() / np.abs(alone).max()
-        if not difference < 1e-4:  # rounding: 1e-6
+        if not difference < 1e-4:  # rounding gives about 1e-6
             raise ValueError(f"a text's hidden states depend on the other texts of its batch, by {difference:.2%}")
-    except Exception as error:  # of many kinds
-        raise DataError(f"{folder}: transformers cannot open it as an encoder of texts: {error}") from error
+    except Exception as error:  # transformers raises many kinds
+        raise DataError(f"{folder}: transformers cannot open it as a text encoder: {error}") from error
     return state
 
 
 def engine_of(tokenizer):
-    """Return the Tokenizer of a model folder as one of the tokenizers library, which adds special tokens itself."""
+    """Return a model folder's tokenizer as a `tokenizers.Tokenizer`, which adds special tokens itself."""
     engine = optional_package("tokenizers").Tokenizer.from_buffer(tokenizer.content)
     engine.no_padding()
     engine.no_truncation()
@@ -140,9 +141,9 @@ def engine_of(tokenizer):
 
 
 def encoder_of(state, random_weights=False, protocol=STUDY):
-    """Return the encoder of a dict that `open_newest` has returned; on the CPU, in fp32.
+    """Return the encoder of a dict from `open_newest`, on the CPU, in fp32.
 
-    By a retriever's own Protocol, the tokens of a text begin with what stands before it. So nothing is put there then.
+    With a retriever's own Protocol, an Item's ids already have the special tokens, so the encoder adds none.
     """
     if "hub" not in state:
         trained = checkpoint.model_from(state)
@@ -161,19 +162,19 @@ def encoder_of(state, random_weights=False, protocol=STUDY):
 
 @torch.no_grad()
 def depends_on_row(encoder):
-    """Whether a text has other hidden states in the middle of a row, as in a Transformer with absolute positions.
+    """Return whether a text's hidden states depend on its place in a row, as with absolute positions.
 
-    Raises DataError if it also has others where something follows it, such as padding.
+    Raises DataError if they also depend on what follows the text in its row, such as padding.
     """
-    tokens = torch.tensor([[0, 1, 2, 0, 1]])  # a text twice, and another one between them
+    tokens = torch.tensor([[0, 1, 2, 0, 1]])  # a text, another one, and the first again
     bounds = torch.tensor([[[0, 0, 2, 3, 3]], [[2, 2, 3, 5, 5]]])
     (alone,) = encoder(tokens[:, :2], False)
     first, _, second = encoder(tokens, False, *bounds)[0].split((2, 1, 2))
-    allowed = 1e-4 * alone.abs().max()  # rounding: 1e-6
+    allowed = 1e-4 * alone.abs().max()  # rounding gives about 1e-6
     if (first - alone).abs().max() > allowed:
         raise DataError(
-            "in the edited model.py, a text's hidden states depend on what follows it in a row, such as padding. Leave "
-            "out what is not in [doc_start, doc_end), as `attention` does"
+            "in the edited model.py, a text's hidden states depend on what follows it in a row, such as padding. Use "
+            "only positions in [doc_start, doc_end), as `attention` does"
         )
     return bool((second - alone).abs().max() > allowed)
 
@@ -188,7 +189,7 @@ class HubEncoder(nn.Module):
         library = optional_package("transformers")
         own = library.CONFIG_MAPPING[config["model_type"]].from_dict(config)
         self.model = library.AutoModel.from_config(own, dtype=torch.float32)
-        self.model.pooler = nn.Identity()  # instead of a layer on top of [CLS], which the heads of our tasks do not use
+        self.model.pooler = nn.Identity()  # replaces a layer on [CLS] that our heads do not use
         self.config = SimpleNamespace(d_model=own.hidden_size, seq_len=seq_len)
         self.before, self.pad_id, self.compute_dtype = before, pad_id, torch.float32
 
@@ -197,7 +198,7 @@ class HubEncoder(nn.Module):
         return self.model.device
 
     def forward(self, tokens, causal, doc_start, doc_end):
-        """As Transformer.forward, for rows that begin with their only text. `before` is put before each."""
+        """Like Transformer.forward, for one text per row, at its start. `self.before` is put before each text."""
         dtype = self.compute_dtype
         inside = doc_end > doc_start  # (B, T)
         before = tokens.new_tensor(self.before).expand(len(tokens), -1)

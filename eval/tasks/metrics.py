@@ -1,14 +1,14 @@
 """Metrics of the four task families, the field's and the paper's, all in one form.
 
-Each metric is a mean over classes (mostly one) of a ratio of two sums over the test set. Accuracy sums 1 for a right
-text over 1 for each text; entity F1 sums 2 * right entities over predicted + gold entities; nDCG sums each query's nDCG
-over 1. A metric returns both terms for each instance, as float64 (n, C, 2): n instances (texts, sentences, questions or
-queries), C classes, numerator and denominator. `score` makes the percentage. A bootstrap, or a paired comparison of two
-models, needs nothing but these instances:
+Each metric is a ratio of two sums over the test set, or the mean of such ratios over classes. Accuracy divides the
+number of right texts by that of all texts. Entity F1 divides twice the right entities by the predicted plus the gold
+ones. A metric returns the terms of both sums for each instance, as float64 (n, C, 2): n instances (texts, sentences,
+questions or queries), C classes (mostly one), numerator and denominator. `score` turns them into a percentage. A
+bootstrap or a paired comparison of two models needs only these instances:
 
     score(accuracy(["cat", "dog"], ["cat", "cat"]))  # 50.0
 
-`predicted` and `gold` are sequences of equal length, in the order of the test set. Other lengths raise ValueError.
+`predicted` and `gold` are sequences in the order of the test set. Unequal lengths raise ValueError.
 """
 
 import re
@@ -19,10 +19,10 @@ import numpy as np
 
 
 def score(instances):
-    """Compute the percentage, 0 to 100, of a metric's instances (n, C, 2).
+    """Compute a metric's percentage from its instances (n, C, 2).
 
-    It is 100 * the mean of sum(numerators) / sum(denominators) over the classes whose denominators do not sum to 0;
-    0.0 if there is no such class, as in conlleval and seqeval.
+    It is 100 times the mean of sum(numerators) / sum(denominators) over the classes. A class whose denominators sum to
+    0 is left out. If all are, the percentage is 0.0, as in conlleval and seqeval.
     """
     return float(score_of_sums(np.sum(instances, axis=0, dtype=np.float64)))
 
@@ -36,40 +36,40 @@ def score_of_sums(sums):
 
 
 def in_set(name, what):
-    """Put the name of one of several test sets before the name of a metric or the number of an example."""
+    """Put the name of a test set, if it has one, before the name of a metric or the id of an example."""
     return f"{name}/{what}" if name else what
 
 
 def main_of(main, kind="field"):
     """Return the names of the metrics whose mean is a task's score. kind: "field" or "paper".
 
-    They are the paper's also if the field has none. main: see `splits.Dataset`.
+    If the field's list is empty, the paper's is used. main: see `splits.Dataset`.
     """
     return main[kind] or main["paper"]
 
 
 def mean_score(scores, names):
-    """Return the mean of some metrics of {metric: percentage}, of those that there are."""
+    """Return the mean of the named metrics in {metric: percentage}; names that it lacks are skipped."""
     values = [scores[name] for name in names if name in scores]
     if not np.isfinite(values).all():
-        raise ValueError(f"the metric's values are {values}, must be finite numbers")
+        raise ValueError(f"the metric's values are {values}, expected finite numbers")
     return sum(values) / len(values)
 
 
 def rounded(score, digits=1):
-    """Round a score for text, to 0.0 and never to -0.0."""
+    """Round a score for display, never to -0.0."""
     return round(float(score), digits) + 0.0
 
 
 def one_class(numerators, denominators=1.0):
-    """Return the instances (n, 1, 2) of a metric of one class. numerators: (n,). denominators: (n,), or one for all."""
+    """Return the instances (n, 1, 2) of a metric with one class. numerators: (n,). denominators: (n,) or a number."""
     return np.stack(np.broadcast_arrays(numerators, denominators), -1)[:, None].astype(np.float64)
 
 
 def scores(family, predicted, examples, labels):
-    """Compute the metrics {name: instances} of sc, tc or qa; of qa without token_set_f1, which compares tokens.
+    """Return {metric: instances} for sc, tc or qa. For qa, token_set_f1 is missing, because it compares tokens.
 
-    predicted: for each example a label, tags or an answer.
+    predicted: a label, a list of tags or an answer for each example.
     """
     gold = [example.gold for example in examples]
     if family == "qa":
@@ -87,15 +87,15 @@ def scores(family, predicted, examples, labels):
 
 
 def accuracy(predicted, gold):
-    """Per text: 1 if it is right, over 1. A gold label that training did not have counts as an error."""
+    """Per text: 1 if the label is right, over 1. A gold label that is not in the training set counts as an error."""
     return one_class([p == g for p, g in zip(predicted, gold, strict=True)])
 
 
 def f1(predicted, gold, labels):
-    """Per text and class: 2 if the class is both predicted and gold, over 0, 1 or 2: in how many of the two it occurs.
+    """Per text and class: 2 if the class is both predicted and gold, over 2, 1 or 0: predicted, gold, both or neither.
 
-    With two labels, only the second, the positive class, counts (C = 1). With more, all count alike (macro F1,
-    C = len(labels)). A gold label outside `labels` makes the text a false positive of the predicted class.
+    With two labels, only the second, the positive class, counts (C = 1). With more, all count equally (macro F1,
+    C = len(labels)). A text whose gold label is not in `labels` is a false positive of the predicted class.
     """
     counted = np.array(labels[1:] if len(labels) == 2 else labels, object)
     p = np.array(predicted, object)[:, None] == counted  # (n, C)
@@ -104,11 +104,11 @@ def f1(predicted, gold, labels):
 
 
 def correlation(predicted, gold):
-    """Pearson's correlation, n instances (n, 1, 2) like all others: z_p * z_g over (z_p² + z_g²) / 2.
+    """Pearson's correlation as instances (n, 1, 2): z_p * z_g over (z_p² + z_g²) / 2.
 
-    z_p and z_g are the predicted and the gold numbers in standard deviations from their means. The denominators sum to
-    n. They also make resamples of the instances vary as the correlation does: numerator - score * denominator is its
-    influence function. If all numbers are equal the score is 0.
+    z_p and z_g are the predicted and the gold numbers, standardized. The denominators sum to n. With them, resampled
+    instances vary as the correlation does: numerator - score * denominator is its influence function. If all predicted
+    or all gold numbers are equal, the score is 0.
     """
     z = np.array([predicted, gold], np.float64)  # (2, n)
     z -= z.mean(1, keepdims=True)
@@ -119,7 +119,7 @@ def correlation(predicted, gold):
 
 
 def ranks(values):
-    """The rank of each value, from 1; equal values have the mean of their ranks."""
+    """Return the rank of each value, from 1. Equal values share the mean of their ranks."""
     ordered = np.sort(values)
     lower = np.searchsorted(ordered, values)
     upper = np.searchsorted(ordered, values, "right")
@@ -129,8 +129,8 @@ def ranks(values):
 def text_scores(predicted, gold, labels):
     """Compute all metrics of sequence classification, or of regression if there are no labels.
 
-    Spearman's correlation is Pearson's of the ranks. Matthews' correlation of two labels is Pearson's of 0 and 1. There
-    a gold label that training did not have counts as the label that was not predicted.
+    Spearman's correlation is Pearson's between ranks. Matthews' is Pearson's between labels as 0 and 1; a gold label
+    that is not in the training set counts as the label that was not predicted.
     """
     if not labels:
         return {
@@ -155,9 +155,9 @@ def text_scores(predicted, gold, labels):
 def entities(tags):
     """List the entities in a sentence's tags ("O", "B-PER", "I-PER", ...) as (type, begin, end), end excluded.
 
-    It counts as conlleval (Tjong Kim Sang) and its ports count chunks, also if the tags break their scheme (IOB1, BIO,
+    The rules are those of conlleval (Tjong Kim Sang) and its ports, also for tags that break their scheme (IOB1, BIO,
     IOE, BIOES). A tag other than O begins an entity if its prefix is B or S, if the type changes, or if the tag before
-    is O, E or S; else the entity goes on. So I-PER after O or after B-LOC begins an entity.
+    is O, E or S. Otherwise the entity continues. So I-PER after O or after B-LOC begins an entity.
     """
     found = []
     last_prefix = "O"
@@ -166,7 +166,7 @@ def entities(tags):
         prefix, _, kind = tag.partition("-")
         if prefix != "O":
             begin = i
-            if prefix not in "BS" and last_prefix not in "OES" and last_kind == kind:  # the entity goes on
+            if prefix not in "BS" and last_prefix not in "OES" and last_kind == kind:  # the entity continues
                 _, begin, _ = found.pop()
             found.append((kind, begin, i + 1))
         last_prefix = prefix
@@ -175,9 +175,9 @@ def entities(tags):
 
 
 def entity_f1(predicted, gold):
-    """Per sentence of tags: 2 * entities right in type and both ends, over predicted + gold entities.
+    """Per sentence: twice the entities that are right in type and both ends, over the predicted plus the gold ones.
 
-    Its score is conlleval's FB1, micro-averaged over types.
+    The score is conlleval's FB1, micro-averaged over types. predicted, gold: a list of tags per sentence.
     """
     right = []
     total = []
@@ -190,9 +190,10 @@ def entity_f1(predicted, gold):
 
 
 def sentence_macro_f1(predicted, gold):
-    """The paper's metric: per sentence of tags (never empty) the mean F1 of the tags that occur in it, over 1.
+    """The paper's metric. Per sentence: the mean F1 of its tags, predicted or gold, over 1.
 
-    A tag occurs if it is the predicted or gold tag of a word. O is a tag like others, and B-PER and I-PER are two.
+    O is a tag like any other, and B-PER and I-PER are two tags. predicted, gold: a list of tags per sentence, not
+    empty.
     """
     means = []
     for tags, gold_tags in zip(predicted, gold, strict=True):
@@ -215,27 +216,27 @@ NO_ANSWER = "."  # stands for no answer; normalized texts have no punctuation
 
 
 def normalize_answer(text):
-    """Normalize a text as SQuAD's scripts do: lower case, then no punctuation, then no articles, single spaces."""
+    """Normalize a text as SQuAD's scripts do: lower case, no punctuation, no articles, single spaces; in this order."""
     text = text.lower().translate(NO_PUNCTUATION)
     return " ".join(ARTICLES.sub(" ", text).split())
 
 
 def word_f1(a, b):
-    """Compute the F1, 0 to 1, of the words of two normalized texts, as multisets; 0 if both texts are empty."""
+    """Return the F1 (0 to 1) of two normalized texts as multisets of words; 0 if both are empty."""
     a = Counter(a.split())
     b = Counter(b.split())
     return 2 * (a & b).total() / max(1, a.total() + b.total())
 
 
 def squad(predicted, gold):
-    """Compute SQuAD's metrics as its official scripts do: {"exact_match": ..., "f1": ...}, instances (n, 1, 2) each.
+    """Return {"exact_match": ..., "f1": ...} as SQuAD's official scripts compute them, instances (n, 1, 2) each.
 
-    predicted: texts, "" for no answer. gold: for each question the texts of its answers, none if it is unanswerable.
-    Per question: the best value over its answers, over 1.
+    predicted: texts, "" for no answer. gold: the texts of each question's answers, [] if it is unanswerable.
+    Per question: the best value over the answers, over 1.
 
-    A set with an unanswerable question is scored as by the script of v2.0: answers that normalize to nothing are
-    dropped, and if none is left, only a prediction that normalizes to nothing is right. Any other set is scored as by
-    the script of v1.1, which does not treat them apart.
+    If any question is unanswerable, the rules are those of SQuAD 2.0: gold answers that normalize to "" are dropped. If
+    none is left, only a prediction that normalizes to "" is right. Otherwise the rules are those of SQuAD 1.1, which
+    treats such answers like any other.
     """
     v2 = not all(gold)
     exact_match = []
@@ -255,8 +256,8 @@ def squad(predicted, gold):
 
 
 def token_set_f1(predicted, gold):
-    """The paper's metric: per question the F1 of two sets of token positions, over 1. An empty set counts as {0}, so an
-    unanswerable question without a predicted token scores 1."""
+    """The paper's metric. Per question: the F1 of two sets of token positions, over 1. An empty set counts as {0}, so
+    an unanswerable question with no predicted token scores 1."""
     values = []
     for found, wanted in zip(predicted, gold, strict=True):
         found = found or {0}
@@ -272,18 +273,18 @@ DISCOUNT = 1 / np.log2(np.arange(2, 12))  # (10,), for ranks 1 to 10
 
 
 def ranking(run, k):
-    """Return {document: score} of the k best documents of a query's run, the best first, in trec_eval's order.
+    """Return the k best documents of a query's run as {document: score}, best first, in the order of trec_eval.
 
-    The scores count in float32. Documents of equal score are in reverse order of their ids.
+    Scores are compared in float32. Documents with equal scores are in reverse order of their ids.
     """
     scores = np.float32([*run.values()]).tolist()
     return {document: score for score, document in sorted(zip(scores, run), reverse=True)[:k]}
 
 
 def best(scores, ids):
-    """Return the `ranking` of the best of n documents: the 100 that recall counts, and one that may be the query's own.
+    """Return the `ranking` of the best 101 documents: 100 for recall@100, and one that may be the query itself.
 
-    scores: (n,). ids: of the documents.
+    scores: (n,). ids: n document ids.
     """
     k = min(101, len(ids))
     least = np.partition(scores, -k)[-k]  # many documents may have this score
@@ -291,7 +292,7 @@ def best(scores, ids):
 
 
 def gains(runs, grades):
-    """Return the grades of each query's first 100 documents: (n, 100), negative and missing ones as 0."""
+    """Return the grades of each query's first 100 documents, (n, 100). Negative and missing grades are 0."""
     found = np.zeros((len(grades), 100))
     for row, run, grade_of in zip(found, runs, grades, strict=True):
         for rank, document in enumerate(ranking(run, 100)):
@@ -300,11 +301,12 @@ def gains(runs, grades):
 
 
 def retrieval(runs, grades):
-    """Compute {"ndcg@10": ..., "mrr@10": ..., "recall@100": ...}, instances (n, 1, 2) each, as trec_eval does.
+    """Return {"ndcg@10": ..., "mrr@10": ..., "recall@100": ...}, instances (n, 1, 2) each, as trec_eval defines them.
 
-    runs: for each query {document id: score} of its best 100 documents at least, {} if none was found. grades: for each
-    query {document id: grade}. In nDCG the gain is the grade and the discount log2(rank + 1). MRR is 0 if no relevant
-    document is among the first ten (trec_eval's recip_rank has no such cut). A query without a relevant document has 0.
+    runs: for each query, {document id: score} of at least its best 100 documents, {} if none was found. grades: for
+    each query, {document id: grade}. In nDCG, the gain is the grade and the discount log2(rank + 1). MRR is 0 without
+    a relevant document in the first ten (trec_eval's recip_rank has no such limit). A query without relevant documents
+    scores 0.
     """
     gain = gains(runs, grades)  # (n, 100)
     ideal = gains(grades, grades)[:, :10]
@@ -319,11 +321,11 @@ def retrieval(runs, grades):
 
 
 def ndcg_retrieved(runs, grades):
-    """The paper's nDCG@10, instances (n, 1, 2): the DCG over that of the best order of the same ten documents.
+    """The paper's nDCG@10: the DCG over that of the best order of the same ten documents, as instances (n, 1, 2).
 
-    The gain of a document is 1, whatever its grade above 0. The result is 0 if none of the ten is relevant. Relevant
-    documents that were not retrieved cost nothing. The paper ranks only judged documents; the caller makes the runs,
-    and sees to that. Arguments and instances are those of `retrieval`.
+    The gain of a document is 1 if its grade is above 0. The metric is 0 if none of the ten is relevant. Relevant
+    documents that were not retrieved cost nothing. Arguments are those of `retrieval`, but in the paper, runs contain
+    only judged documents.
     """
     gain = gains(runs, grades)[:, :10] > 0
     best_order = np.sort(gain)[:, ::-1]
@@ -331,12 +333,12 @@ def ndcg_retrieved(runs, grades):
 
 
 def retrieval_scores(runs, queries):
-    """Compute all metrics of retrieval; those of a named set have its name and a slash before their own.
+    """Return {metric: instances} for retrieval. If a test set has a name, its metrics begin with it and a slash.
 
-    runs: for each Query {"judged": its run over the judged documents, and maybe "corpus": that over the corpus}. The
-    paper's metric is that of the first, the field's are those of the second.
+    runs: for each Query, {"judged": its run over the judged documents}, maybe with "corpus": its run over all. The
+    paper's metric uses the first run, the field's metrics the second.
     """
-    sets = {}  # {name: of each query its runs and grades}
+    sets = {}  # {name: [(a query's runs, its grades), ...]}
     for run, query in zip(runs, queries, strict=True):
         sets.setdefault(query.set, []).append((run, query.grades))
     scores = {}

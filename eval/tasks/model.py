@@ -1,4 +1,4 @@
-"""The model that is fine-tuned: an encoder with a head, its batches without padding, and its predictions.
+"""The model that is fine-tuned: an encoder with a head, batches of packed texts, and predictions.
 
 model = TaskModel(encoder, "sc", n_outputs=2, causal=False, dropout=0.1, protocol=STUDY)
 logits = predict(model, items)  # a list with one array for each item
@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from data.loader import to_device
 from errors import DataError, progress
 
-BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**14}  # of a batch of predictions; on a CPU so many suit its caches
+BATCH_TOKENS = {"cpu": 2**11, "cuda": 2**14}  # tokens in a batch of predictions; on a CPU, this many fit its caches
 
 
 def pack_texts(sequences, capacity):
     """Pack n lists of token ids side by side into rows. Returns the arguments of TaskModel.forward, as CPU tensors.
 
-    capacity: tokens of a row; a longer text makes longer rows; 0: each text has its own row. The longest text comes
-    first, and each goes to the first row that has room for it, so that few rows are needed.
+    capacity: tokens per row, more if a text is longer; 0 gives each text its own row. Packing is first-fit decreasing:
+    the longest texts come first, and each goes to the first row with room.
     """
     lengths = [len(ids) for ids in sequences]
     if capacity:
         capacity = max(capacity, *lengths)
-    place = [(0, 0)] * len(lengths)  # of each text: its row and its first column
-    used = []  # tokens of each row
+    place = [(0, 0)] * len(lengths)  # the row and the first column of each text
+    used = []  # tokens in each row
     for i in np.argsort([-n for n in lengths], kind="stable"):
         row = next((row for row, n in enumerate(used) if n + lengths[i] <= capacity), len(used))
         if row == len(used):
@@ -35,7 +35,7 @@ def pack_texts(sequences, capacity):
 
     T = max(used)
     tokens = torch.zeros(len(used), T, dtype=torch.int64)
-    doc_start = torch.tensor(used, dtype=torch.int32)[:, None].repeat(1, T)  # of padding: the end of the last text
+    doc_start = torch.tensor(used, dtype=torch.int32)[:, None].repeat(1, T)  # padding: after the last text
     doc_end = doc_start.clone()
     positions = []
     for ids, (row, begin) in zip(sequences, place):
@@ -56,8 +56,8 @@ def pack_texts(sequences, capacity):
 class TaskModel(nn.Module):
     """An encoder, and a head on each text (sc) or on each token (tc, qa). In retrieval (ir) there is no head.
 
-    encoder: a Transformer or a HubEncoder. causal: the attention mask. dropout: before the head of tc and qa. In sc
-    and ir, a text is the mean of its hidden states. protocol: of ir, which may say something else.
+    encoder: a Transformer or a HubEncoder. causal: the attention mask. dropout: before the head of tc and qa.
+    protocol: how hidden states are pooled in sc and ir, by the mean unless a retriever's own Protocol says otherwise.
     """
 
     def __init__(self, encoder, family, n_outputs, causal, dropout, protocol):
@@ -80,18 +80,18 @@ class TaskModel(nn.Module):
 
     @property
     def capacity(self):
-        """How many tokens a row has: on a CPU few, as it computes and masks what the GPU kernels skip."""
+        """The tokens per row; 0 = one text per row. Few on a CPU, which computes even what the attention mask hides."""
         if getattr(self.encoder, "one_text_per_row", False):
             return 0
         seq_len = self.encoder.config.seq_len
         return min(seq_len, 64) if self.encoder.device.type == "cpu" else seq_len
 
     def forward(self, tokens, doc_start, doc_end, positions, lengths):
-        """Compute the outputs of n texts with N tokens in all, packed by `pack_texts`.
+        """Compute the outputs for n texts with N tokens in all, packed by `pack_texts`.
 
-        tokens, doc_start, doc_end: (B, T). positions: (N,) indices of the texts' tokens in the flattened batch, text
-        by text. lengths: (n,) tokens of each text. Returns fp32: (n, n_outputs) for sc, (n, d_model) for ir, and
-        (N, n_outputs) for tc and qa.
+        tokens, doc_start, doc_end: (B, T). positions: (N,), each token's index in the flattened batch, text by text.
+        lengths: (n,), tokens per text. Returns fp32: (n, n_outputs) for sc, (n, d_model) for ir, (N, n_outputs) for tc
+        and qa.
         """
         hidden = self.encoder(tokens, self.causal, doc_start, doc_end)  # (B, T, d)
         hidden = hidden.flatten(0, 1)[positions].float()  # (N, d)
@@ -110,14 +110,14 @@ class TaskModel(nn.Module):
 
 @torch.no_grad()
 def predict(model, items):
-    """Run a TaskModel on items, which have a list `ids` of token ids. Leaves the model in training mode.
+    """Run a TaskModel on items, each with token `ids`. Leaves the model in training mode.
 
-    Returns a list of fp32 arrays in the order of the items: (n_outputs,) for sc, (d_model,) for ir, (tokens of the
-    item, n_outputs) for tc and qa. Raises DataError if an output is not finite.
+    Returns an fp32 array for each item: (n_outputs,) for sc, (d_model,) for ir, (tokens of the item, n_outputs) for tc
+    and qa. Raises DataError if an output is not finite.
     """
     device = model.encoder.device
     lengths = [len(item.ids) for item in items]
-    batches = []  # texts of similar length together
+    batches = []  # lists of items with similar lengths
     room = 0
     for i in np.argsort([-n for n in lengths], kind="stable"):
         if lengths[i] > room:

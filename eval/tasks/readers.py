@@ -1,9 +1,8 @@
 """The examples of the four task families, and the readers of their files.
 
-First come the examples and the file formats, then the readers of each family and of the parts of a retrieval set. All
-text is UTF-8, plain or gzipped. What cannot be read raises a DataError with the file and line.
+All text is UTF-8, plain or compressed (.gz, .zst). What cannot be read raises a DataError with the file and line.
 
-Arguments that several readers take: `task` is an eval.tasks.registry.Task. `counts` is a Counter to which a reader adds
+Many readers take these arguments: `task`, an eval.tasks.registry.Task, and `counts`, a Counter in which a reader notes
 how often it applied a rule.
 """
 
@@ -24,20 +23,20 @@ from eval.tasks.metrics import entities
 
 SPLITS = ("train", "validation", "test")
 TABLES = (".tsv", ".txt", ".csv", ".jsonl")
-OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", has lines that convert some'
+OTHER_FORM = 'docs/finetuning.md, "Data sets in another form", shows how to convert some'
 csv.field_size_limit(2**31 - 1)  # the default of 128 KB is too small for some documents
 
 
 # ----------------------------------------------------------------------------
-# Examples. `key` is what never lies on both sides of a random split. `gold` is what a model should predict, `labels`
-# the classes in it.
+# Examples. A random split never puts examples with the same `key` on both sides. `gold` is what a model should predict,
+# `labels` lists the classes in it.
 
 
 class Text(NamedTuple):
-    """Sequence classification: a text as the model sees it, and the name of its class."""
+    """Sequence classification: a text as the model sees it, and its label."""
 
     text: str
-    label: str  # in regression a number
+    label: str  # the name of a class; in regression, a number
 
     key = property(lambda self: self.text)
     gold = property(lambda self: self.label)
@@ -45,7 +44,7 @@ class Text(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """Token classification: words, and the tag of each in BIO: "O", "B-PER", "I-PER"."""
+    """Token classification: words, and a BIO tag for each, such as "O", "B-PER" or "I-PER"."""
 
     words: list
     tags: list
@@ -55,12 +54,12 @@ class Sentence(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Extractive question answering. An answer of a test set that is not in the context starts at -1."""
+    """Extractive question answering. In a test set, an answer that is not in the context starts at -1."""
 
     id: str
     question: str
     context: str
-    answers: list  # of (text, first character in the context); [] if there is no answer
+    answers: list  # (text, first character in the context) of each; [] if there is no answer
 
     key = property(lambda self: self.context)
     gold = property(lambda self: [text for text, _ in self.answers])
@@ -76,7 +75,7 @@ class Pair(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Information retrieval, evaluation: a query, and the grades of some documents. Above 0 they are relevant."""
+    """Information retrieval, evaluation: a query, and the grades of some documents; above 0 means relevant."""
 
     id: str
     text: str
@@ -90,7 +89,7 @@ class Query(NamedTuple):
 
 
 def by_set(examples):
-    """Return {name of the set: its examples}; the name is "" where there is one set only."""
+    """Return {name of the set: its examples}. The name is "" if there is only one set."""
     sets = {}
     for example in examples:
         sets.setdefault(getattr(example, "set", ""), []).append(example)
@@ -102,7 +101,7 @@ def by_set(examples):
 
 
 def find_files(path):
-    """Return the files of a path: itself, or itself with .gz, or the sorted matches of a pattern; [] if none exists."""
+    """Return the files of a path: itself, or with .gz added, or the sorted matches of a pattern; [] if none exists."""
     for name in (path, path + ".gz"):
         if Path(name).is_file():
             return [name]
@@ -110,12 +109,12 @@ def find_files(path):
 
 
 def lines(path):
-    """Yield (location, text) of each line of a file, without the line end; location is "PATH, line N", from 1."""
+    """Yield (location, text) for each line of a file, without its line break. location is "PATH, line N", from 1."""
     numbered = read_lines(Path(path), 0, END)
     try:
         for number, line in progress(numbered, Path(path).name, unit=" lines", unit_scale=True, delay=3, leave=False):
             yield f"{path}, line {number}", decode(line, number)
-    except (DataError, OSError, EOFError, zlib.error) as error:  # OSError: also of a damaged .gz or .zst
+    except (DataError, OSError, EOFError, zlib.error) as error:  # a damaged .gz or .zst raises OSError too
         raise DataError(f"{path}: {error}") from None
 
 
@@ -124,14 +123,14 @@ def lines(path):
 
 
 def rows(path, columns, counts):
-    """Yield (location, {column: value}) for each row of a table; location is "PATH, line N", for error messages.
+    """Yield (location, {column: value}) for each row of a table. location is "PATH, line N", for error messages.
 
-    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (an object a line). In
-        JSON, a column that only the first row has is None in the others.
-    columns: {name: type} of those that each row must have. If all names are numbers that are not in the first line of
-        .tsv, .txt or .csv, the file has no header, and they count its columns from 0.
-    counts: where to count the lines with more or fewer fields than the first, which are left out if they are at most
-        1 % (GLUE's files have a few), and the fields of .tsv or .txt that look quoted.
+    path: .tsv or .txt (tabs, no quoting, as in GLUE), .csv (usual quoting) or .jsonl (one object per line). In JSON, a
+        column of the first row that a later row lacks is None there.
+    columns: {name: type} of the required columns. If all names are numbers and the first line of a .tsv, .txt or .csv
+        does not have them, the file has no header, and they count columns from 0.
+    counts: gets the number of lines with quoted fields in .tsv or .txt, and of lines with more or fewer fields than the
+        first. The latter are left out if they are at most 1 % (GLUE's files have a few).
     """
     first = {}
     kind = format_of(Path(path))
@@ -146,9 +145,9 @@ def rows(path, columns, counts):
         for column, expected in columns.items():
             if column not in first:
                 raise DataError(
-                    f"{path}, line 1: no column {column!r}; the columns are {[*row]}, divided by commas in a .csv, by "
-                    "tabs in a .tsv or .txt; name yours by --columns and --label (sc, tc), by numbers from 0 if there "
-                    f"is no header; {OTHER_FORM}"
+                    f"{path}, line 1: no column {column!r}; the columns are {[*row]}, separated by commas in .csv, by "
+                    "tabs in .tsv or .txt; name yours with --columns and --label (sc, tc), or number them from 0 if "
+                    f"there is no header; {OTHER_FORM}"
                 )
             if not isinstance(row.setdefault(column), expected):
                 kind = getattr(expected, "__name__", expected)  # a union has no name
@@ -165,14 +164,14 @@ def delimited_rows(path, kind, columns, counts):
     first, fields = next(table, (path, []))
     header = [name.strip() for name in fields]
     numbers = [*map(str, range(len(fields)))]
-    if columns.keys() <= {*numbers} and not columns.keys() <= {*header}:  # there is no header: the first line is a row
+    if columns.keys() <= {*numbers} and not columns.keys() <= {*header}:  # no header: the first line is a row
         table = chain([(first, fields)], table)
         header = numbers
     if len({*header}) < len(header):
         raise DataError(f"{first}: two columns have the same name: {header}")
     n_right = 0
     wrong = []
-    quoted = 'lines with a field such as "a ""b""", whose quotes stay: only .csv has quoting, and that once'
+    quoted = 'lines with a field such as "a ""b""", whose quotes stay: only .csv has quoting, and only one layer'
     for location, fields in table:
         counts[quoted] += any(re.fullmatch('".*"".*"', field) for field in fields)
         if len(fields) == len(header):
@@ -186,7 +185,7 @@ def delimited_rows(path, kind, columns, counts):
 
 
 def csv_fields(path, **dialect):
-    """Yield (location, texts) for each row, which begins on that line, of a file with the quoting of .csv."""
+    """Yield (location, fields) for each row of a file with .csv quoting. location is the row's first line."""
     reader = csv.reader((text + "\n" for _, text in lines(path)), **dialect)
     number = 1
     try:
@@ -208,7 +207,7 @@ TAG = re.compile(r"O|[BIES]-.*\S")
 
 
 def to_bio(tags, outside=()):
-    """Return the tags of a sentence as BIO. They may be IOB1, BIO or BIOES, or break their scheme.
+    """Convert the tags of a sentence, in IOB1, BIO or BIOES or breaking their scheme, to BIO.
 
     The entities are those that conlleval counts: "I-PER" after "O" becomes "B-PER". outside: types that become O.
     """
@@ -224,7 +223,7 @@ def to_bio(tags, outside=()):
 
 
 def read_texts(path, task, counts):
-    """Yield the Texts of a table: `task.columns` filled into `task.form`, with the class in `task.label`."""
+    """Yield the Texts of a table: `task.columns` filled into `task.form`, labeled by the column `task.label`."""
     columns = task.columns or ("text",)
     label = task.label.strip() or "label"
     form = task.form or "\n".join(["{}"] * len(columns))
@@ -233,15 +232,15 @@ def read_texts(path, task, counts):
 
 
 def fill(form, texts):
-    """Return a form with a text for each {} in it. Other braces stay as they are."""
+    """Replace each {} in a form by a text. Other braces stay."""
     before, *after = form.split("{}")
     return before + "".join(map("".join, zip(texts, after)))
 
 
 def read_label(value, task, location):
-    """Return the label of a text: the name of its class, or in regression a number."""
+    """Return the label in a table's cell: the name of a class or, in regression, a number."""
     if value is None or not str(value).strip():
-        expected = 'a label: add it or delete the row; to predict for it, see docs/finetuning.md, "Predictions"'
+        expected = 'a label: add it or delete the row; to predict it, see docs/finetuning.md, "Predictions"'
     elif task.regression:
         expected = f"a number, as metric={task.metric} needs"
         with suppress(ValueError, TypeError, OverflowError):
@@ -257,8 +256,8 @@ def read_label(value, task, location):
 def read_sentences(path, task, counts):
     """Return the Sentences of a file in CoNLL columns, with tags in BIO.
 
-    Tabs separate the columns, or spaces in a line without a tab. A blank line or a -DOCSTART- line ends a sentence. The
-    numbers of the words' and the tags' columns count from 0, or from the end if negative.
+    Tabs separate the columns; in a line without tabs, spaces do. A blank line or a -DOCSTART- line ends a sentence.
+    `task.columns` and `task.label` number the columns of words and tags, from 0, or from the end if negative.
     """
     columns = task.columns[0] if task.columns else "0", task.label or "-1"
     given = "--columns={} --label={}".format(*columns)
@@ -289,7 +288,7 @@ def read_sentences(path, task, counts):
 
 
 def read_questions(path, task, counts):
-    """Yield the Questions of a table. An answer starts where the context has its text, else at -1; "" is no answer."""
+    """Yield the Questions of a table. Answers without text are dropped; `find_answer` says where the others start."""
     for number, (location, row) in enumerate(rows(path, {"question": str, "context": str, "answers": dict}, counts), 1):
         context = row["context"]
         given = row["answers"]
@@ -305,13 +304,14 @@ def read_questions(path, task, counts):
 
 
 def find_answer(answer, start, context, counts):
-    """Return where the answer is in the context: at `start`, else at the nearest place that has it, else -1.
+    """Return where the answer begins in the context: at `start`, else at the nearest place that has it, else -1.
 
-    If `start` is wrong, it may count bytes of UTF-8, or units of UTF-16, whose numbers are between both.
+    A wrong `start` may count bytes of UTF-8 or units of UTF-16 instead of characters. So the distance to a place is
+    measured in characters and in bytes (units are in between), and the smaller one counts.
     """
     if start >= 0 and context.startswith(answer, start):
         return start
-    places = {}  # {place: how far it is from start}
+    places = {}  # {place: its distance from start}
     for match in re.finditer(f"(?={re.escape(answer)})", context):
         n = match.start()
         places[n] = min(abs(n - start), abs(len(context[:n].encode(errors="replace")) - start))
@@ -320,9 +320,9 @@ def find_answer(answer, start, context, counts):
 
 
 def to_train_on(questions, counts):
-    """Return Questions without the answers that are not in their context. Those that had no other are left out.
+    """Return the Questions to train on, without answers that are not in the context.
 
-    Testing needs only the text of an answer, so there all are kept.
+    A question that had only such answers is left out. Testing compares texts, so it keeps all.
     """
     kept = []
     for question in questions:
@@ -331,26 +331,26 @@ def to_train_on(questions, counts):
         if inside or not question.answers:
             kept.append(question._replace(answers=inside))
         else:
-            counts["questions left out, as no answer is in the context"] += 1
+            counts["questions left out, because no answer is in the context"] += 1
     return kept
 
 
 def read_pairs(path, task, counts):
-    """Yield the Pairs of a table with query and document."""
+    """Yield the Pairs of a table with the columns query and document."""
     for _, row in rows(path, {"query": str, "document": str}, counts):
         yield Pair(row["query"], row["document"])
 
 
 # ----------------------------------------------------------------------------
-# Retrieval sets: what BEIR's loader accepts, read as it reads it. Of lines with the same ids the last one counts.
+# Retrieval sets, read as BEIR's loader reads them. Of several lines with the same ids, the last one counts.
 
 
 def read_texts_by_id(path, counts, form="", wanted=None):
-    """Return BEIR's file of documents or queries, or those that a pattern matches, as {id: text}.
+    """Read documents or queries in BEIR's format, from a file or all that match a pattern. Returns {id: text}.
 
-    A line is an object with "_id", "text", and maybe a "title". wanted: ids to keep, so that a few documents of a large
-    corpus take little memory; None keeps all. form: of a document with a title; BEIR's is "{} {}". It is empty for
-    queries: their title is not read, and those that are not judged may have no text.
+    A line is an object with "_id", "text" and maybe "title". form: joins a document's title and text; BEIR's is
+    "{} {}". It is empty for queries: their titles are ignored, and a query that is not judged may have no text. wanted:
+    ids to keep, so that a few documents of a large corpus take little memory; None keeps all.
     """
     texts = {}
     for file in find_files(path):
@@ -359,17 +359,17 @@ def read_texts_by_id(path, counts, form="", wanted=None):
             if form and title and not isinstance(title, str):
                 raise DataError(f"{location}: title is {title!r:.200}, expected text or null")
             if wanted is None or id in wanted:
-                counts["lines left out, as a later one has the same _id"] += id in texts
+                counts["lines left out, because a later one has the same _id"] += id in texts
                 texts[id] = (fill(form, (title, text)) if title else text).strip() if form else text
     if not texts:
-        raise DataError(f"{path}: there are no texts in it, or none that are judged")
+        raise DataError(f"{path}: has no texts, or none that are judged")
     return texts
 
 
 def read_qrels(path, split, counts):
-    """Return BEIR's judgments, a .tsv or those that a pattern matches, as {query id: {document id: grade}}.
+    """Read judgments in BEIR's format, from a .tsv or all that match a pattern: {query id: {document id: grade}}.
 
-    The first line of each is a header, whatever it says. Others begin with a query's id, a document's id and a grade.
+    The first line is a header, whatever it says. The others begin with a query's id, a document's id and a grade.
     """
     qrels = {}
     for file in find_files(path):
@@ -384,10 +384,10 @@ def read_qrels(path, split, counts):
                     f"got {fields!r:.200}; {OTHER_FORM}"
                 ) from None
             if number == 0:
-                counts[f"{split}: judgments left out, as BEIR takes the first line for a header"] += 1
+                counts[f"{split}: judgments left out, because BEIR takes the first line for a header"] += 1
                 continue
             grades = qrels.setdefault(query, {})
-            counts[f"{split}: judgments left out, as a later line has the same ids"] += document in grades
+            counts[f"{split}: judgments left out, because a later line has the same ids"] += document in grades
             grades[document] = grade
     return qrels
 

@@ -1,4 +1,4 @@
-"""The data sets that checkpoints are fine-tuned on, by name, and the way to bring your own.
+"""The data sets to fine-tune on, by name, by a task file, or by the paths of your own files.
 
     find_task("sst2"), find_task("topics.py")  # return a Task: where the files are, and what they hold
     find_task(family="sc", train="mine.csv", test="test.csv", columns="title,body", label="topic")
@@ -18,15 +18,15 @@ from eval.tasks.readers import SPLITS, TABLES, find_files
 
 ROOT = Path(__file__).parents[2]
 REGRESSION = ("pearson", "spearman")
-METRICS = {  # by family: groups of metrics, the field's main one first; those of a task are of one group
+METRICS = {  # by family: groups of metrics, the field's main one first; a task's metrics come from one group
     "sc": (("accuracy", "f1", "matthews"), REGRESSION),
     "tc": (("entity_f1", "sentence_macro_f1"),),
     "qa": (("f1", "exact_match", "token_set_f1"),),
     "ir": (("ndcg@10", "mrr@10", "recall@100", "ndcg@10_judged"),),
 }
-SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus form"}  # by family
+SETTINGS = {"sc": "columns label form", "tc": "columns label", "qa": "", "ir": "corpus form"}  # more fields, by family
 FIELDS = dict.fromkeys("family train validation test corpus columns label form metric".split(), "")
-VALIDATION_FRACTION = 0.05  # of train's distinct keys, where a task has no validation set
+VALIDATION_FRACTION = 0.05  # of train's distinct keys, if a task has no validation set
 TABLE = configparser.ConfigParser(interpolation=None, delimiters="=")
 TABLE.read_string(Path(__file__).with_name("datasets.ini").read_text(encoding="utf-8"))
 TASKS = {name: fields for name, fields in TABLE.items() if fields and "/" not in name}
@@ -37,19 +37,19 @@ class Task:
     """Where the files of a data set are and what they hold: all that `splits.read` needs."""
 
     family: str
-    name: str = ""  # that of the family, if it is given by family and paths
-    train: str = ""  # these four are paths; ir: of pairs to train on, "" where judgments say what to train on
+    name: str = ""  # the family's, if the task is given by paths
+    train: str = ""  # these four are paths; ir: a table of pairs, or "" to train on judgments
     validation: str = ""
     test: str = ""
     corpus: str = ""  # ir: a folder in BEIR's layout
-    judged: tuple = ()  # ir: Judged of this folder and of others
-    columns: tuple = ()  # sc: of the texts; tc: of the words. () = the family's default
+    judged: tuple = ()  # ir: a Judged for each file of judgments
+    columns: tuple = ()  # sc: columns with the texts; tc: with the words. () = the family's default
     label: str = ""  # sc, tc: column of the label or tag. "" = the family's default
     names: tuple = ()  # sc: what the labels 0, 1, ... mean
-    form: str = ""  # sc: the text that the columns are put into. "" = one below the other; ir: see read_texts_by_id
-    metric: str = ""  # the main metric, or several, of which the score is the mean: "f1". "" = the family's default
-    outside: tuple = ()  # tc: types of entities that are read as O
-    source: str = ""  # where to get the files, and under which terms
+    form: str = ""  # sc: a template for the columns, "" = one per line; ir: see read_texts_by_id
+    metric: str = ""  # the main metric, such as "f1", or several, whose mean is the score. "" = the family's default
+    outside: tuple = ()  # tc: entity types that are read as O
+    source: str = ""  # where to get the files, and their license
 
     @property
     def metrics(self):
@@ -62,16 +62,16 @@ class Task:
 
 
 class Judged(NamedTuple):
-    """A file of judgments, FOLDER/qrels/NAME.tsv, of a folder in BEIR's layout, and what they are for."""
+    """A file of judgments in a folder in BEIR's layout, FOLDER/qrels/NAME.tsv, and the split it is for."""
 
     split: str
     judgments: str
     set: str = ""  # the name of the set, if a task searches several
-    held_out: float = 0.0  # the fraction of the judged queries that this row takes away from other rows of this file
+    held_out: float = 0.0  # the fraction of the queries that this row takes; other rows of the same file get the rest
 
     @property
     def folder(self):
-        """The folder in BEIR's layout. Raises DataError if the path says none."""
+        """The folder in BEIR's layout. Raises DataError if the path has another form."""
         qrels = Path(self.judgments).parent
         if qrels.name != "qrels":
             raise DataError(f"{self.split}={self.judgments}: give judgments of a BEIR folder, FOLDER/qrels/NAME.tsv")
@@ -101,14 +101,14 @@ def missing(task):
 
 
 def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
-    """Return the Task of a name, of a task file or, if `task` is empty, of `fields`, which are those of FIELDS.
+    """Return the Task with this name, of this task file or, if `task` is empty, with these `fields` (see FIELDS).
 
-    folder: of the named tasks' files. Paths in a task file are relative to its own folder. Raises DataError: there is
-    no such task, or a field does not fit.
+    folder: where the files of named tasks are. Paths in a task file are relative to the file. Raises DataError if there
+    is no such task, or a field does not fit.
     """
     given = {name: value for name, value in fields.items() if value}
     if task and given:
-        raise DataError(f"{', '.join(given)}: task={task} says this itself: give either a task or your own data")
+        raise DataError(f"{', '.join(given)}: task={task} already sets this: give either a task or your own data")
     if task in TASKS:
         return made(task, TASKS[task], ROOT if task.startswith("embedded-") else folder, zero_shot)
     name = Path(task).stem
@@ -116,7 +116,7 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
     if task.endswith(".py"):
         given, problems = configurator.parse([task], FIELDS)
         if name in TASKS:
-            problems.append(f"{task}: there is a task {name} already: rename the file")
+            problems.append(f"{task}: there already is a task {name}: rename the file")
         if problems:
             raise DataError("; ".join(problems))
     elif task:
@@ -129,7 +129,7 @@ def find_task(task="", folder="data/tasks", zero_shot=False, **fields):
 
 
 def made(name, given, folder, zero_shot):
-    """Return the Task of some fields, all of them text. Commas divide lists; a line break may be written as \\n.
+    """Return the Task with some fields, all of them text. Commas separate list items; \\n may stand for a line break.
 
     Raises DataError if they do not fit the family.
     """
@@ -145,7 +145,7 @@ def made(name, given, folder, zero_shot):
         sets = {key.removeprefix(begin): in_folder(TABLE[key], folder) for key in TABLE if key.startswith(begin)}
         fields = retrieval_fields(fields, sets, zero_shot)
     elif zero_shot:
-        raise DataError(f"max_steps=0: {name or family} has a head, which must be trained: only ir has none")
+        raise DataError(f"max_steps=0: {name or family} has a head, which must be trained: only ir can do without")
     task = Task(**fields, name=name or family)
     if not any({*task.metrics} <= {*group} for group in METRICS[family]):
         choices = ", or of ".join(map(", ".join, METRICS[family]))
@@ -159,19 +159,19 @@ def made(name, given, folder, zero_shot):
 
 
 def in_folder(fields, folder):
-    """Return the fields that are not empty, with the paths, in one spelling, joined to a folder."""
+    """Return the fields that are not empty, with paths normalized and joined to a folder."""
     given = {name: value for name, value in fields.items() if value}
     return given | {name: str(Path(folder, given[name])) for name in (*SPLITS, "corpus") if name in given}
 
 
 def retrieval_fields(fields, sets, zero_shot):
-    """Return the fields of a Task of ir: the paths in its folders become a table of Judged.
+    """Return the fields of an ir Task, with a table of Judged made from its paths.
 
-    sets: {name: fields} of those that the task searches; {} = the fields are those of one set. One folder is enough: it
-    is the corpus, and what to train on. Zero-shot, nothing is trained on, and nothing is held out to validate on.
+    sets: {name: fields} of the sets that the task searches; {} = one set, described by `fields`. One folder is enough
+    for the corpus and the training judgments. If zero_shot, nothing is trained on or held out for validation.
     """
     train = fields.get("train") or fields.get("corpus", "")
-    is_folder = format_of(Path(train)) not in (".json", *TABLES)  # and not a table of pairs
+    is_folder = format_of(Path(train)) not in (".json", *TABLES)  # else a table of pairs
     if not (sets or "corpus" in fields or train and is_folder):
         raise DataError("family=ir: give --corpus")
     table = [Judged("train", f"{train}/qrels/train.tsv")] if is_folder else []

@@ -1,4 +1,4 @@
-"""What a fine-tuning run leaves behind: model.pt, predictions.jsonl, instances.npz and result.json."""
+"""The files that fine-tuning writes: model.pt, predictions.jsonl, instances.npz and result.json."""
 
 import json
 import zlib
@@ -25,25 +25,25 @@ from eval.tasks.splits import Dataset
 from model_checks import set_attention
 from run import ROOT, versions
 
-READ = "columns label names form metric outside".split()  # what of a Task the readers need
-NO_PART = ("out_dir", "save_model")  # settings that have no part in the scores
+READ = "columns label names form metric outside".split()  # fields of a Task that the readers need
+NO_PART = ("out_dir", "save_model")  # settings that do not affect the scores
 FILES = [ROOT / "finetune.py", ROOT / "model.py", *sorted(ROOT.glob("eval/tasks/[a-z]*.*"))]
-CODE = zlib.crc32(b"".join(map(Path.read_bytes, FILES)))  # by which a report tells results of other code apart
+CODE = zlib.crc32(b"".join(map(Path.read_bytes, FILES)))  # a report does not mix results of different code
 
 
 def build(cfg, dataset, state, random_weights=False):
-    """Put a task on the encoder of a checkpoint's dict; see `hub_encoder.open_newest`.
+    """Build a TaskModel from a checkpoint's dict; see `hub_encoder.open_newest`.
 
-    Returns the task (a Family) and the TaskModel, which is on the device.
+    Returns the Family of the task and the TaskModel, which is on `cfg.device`.
     """
-    torch.manual_seed(state["settings"].get("seed", cfg.seed))  # random weights are those that the run began with
+    torch.manual_seed(state["settings"].get("seed", cfg.seed))  # random weights are the initial ones of pretraining
     protocol = choose(cfg, state) if dataset.family == "ir" else STUDY
     encoder = hub_encoder.encoder_of(state, random_weights, protocol)
     encoder.compute_dtype = getattr(torch, cfg.dtype)
-    torch.manual_seed(cfg.seed)  # of the head and dropout
+    torch.manual_seed(cfg.seed)  # for the head and dropout
     if cfg.device == "cuda" and getattr(encoder, "attention_backend", "") == "auto":
         device = torch.device(cfg.device)
-        checked = state if state["settings"].get("dtype") == cfg.dtype else None  # as its pretraining found it
+        checked = state if state["settings"].get("dtype") == cfg.dtype else None  # pretraining checked its kernels
         set_attention(encoder, device, versions(device), checked)
     tokenizer = checkpoint.tokenizer_of(state)
     max_len = min(cfg.max_len, protocol.max_len, encoder.config.seq_len)
@@ -53,7 +53,7 @@ def build(cfg, dataset, state, random_weights=False):
 
 
 def save_model(cfg, dataset, task, model, state):
-    """Write the fine-tuned model to model.pt: the checkpoint's dict without optimizers, and how to use the head."""
+    """Write the fine-tuned model to model.pt: a checkpoint's dict without the optimizer, with the entry fine_tuned."""
     fine_tuned = dict(
         family=dataset.family,
         labels=dataset.labels,
@@ -69,12 +69,12 @@ def save_model(cfg, dataset, task, model, state):
     _, copy = rebuild(kept)
     tokens = hub.random_tokens(task.tokenizer.vocab_size, task.max_len)
     (output,) = predict(copy, [Item(tokens.tolist(), None)])
-    fine_tuned["sample"] = tokens, torch.from_numpy(output)  # an exported model is compared with it
+    fine_tuned["sample"] = tokens, torch.from_numpy(output)  # an export must give the same output
     checkpoint.save(Path(cfg.out_dir, "model.pt"), kept)
 
 
 def load(path, device="cpu", dtype="float32"):
-    """Return the dict, the Family and the TaskModel that `save_model` wrote to a file. Raises DataError or Damaged."""
+    """Load a file of `save_model`. Returns its dict, the Family and the TaskModel. Raises DataError or Damaged."""
     _, state = hub_encoder.open_newest(path)
     if "fine_tuned" not in state:
         raise DataError(f"{path} is not a model that finetune.py --save_model=True kept")
@@ -83,7 +83,7 @@ def load(path, device="cpu", dtype="float32"):
 
 
 def rebuild(state, device="cpu", dtype="float32"):
-    """Return the Family and the TaskModel of the dict of a model.pt, whose weights may be on a GPU."""
+    """Return the Family and the TaskModel from the dict of a model.pt. Its weights may be on a GPU."""
     saved = state["fine_tuned"]
     weights = {name: x.cpu() for name, x in state["model"].items()}
     settings = configurator.Settings(saved["settings"] | {"device": device, "dtype": dtype})
@@ -97,9 +97,9 @@ def rebuild(state, device="cpu", dtype="float32"):
 
 
 def evaluate(task, model, examples, split=None):
-    """Score examples. Returns {metric: percentage}, {metric: instances} (see eval/tasks/metrics.py), and the answers.
+    """Score examples. Returns {metric: percentage}, {metric: instances} (see eval/tasks/metrics.py) and the Answers.
 
-    task: a Family. model: its TaskModel. split: "validation" or "test", or None in validations during training.
+    task: a Family. model: its TaskModel. split: "validation" or "test"; None to validate during training.
     """
     answers = task.predict(lambda items: predict(model, items), examples, split)
     instances = task.metrics(answers, examples)
@@ -107,12 +107,12 @@ def evaluate(task, model, examples, split=None):
 
 
 def write_result(cfg, dataset, task, model, run, state):
-    """Score validation and test, and write the files to cfg.out_dir, result.json last. Returns its content.
+    """Score validation and test, and write all files to cfg.out_dir, result.json last. Returns its content.
 
     cfg: settings of finetune.py. run: what result.json says about the training: steps, lr, seed, checkpoint.
     state: the dict of the checkpoint.
     """
-    validation, *_ = evaluate(task, model, dataset.validation, "validation")  # it also chooses task.threshold
+    validation, *_ = evaluate(task, model, dataset.validation, "validation")  # also sets task.threshold
     if cfg.save_model:
         save_model(cfg, dataset, task, model, state)
     test, instances, answers = evaluate(task, model, dataset.test, "test")
@@ -142,14 +142,14 @@ def write_result(cfg, dataset, task, model, run, state):
 
 
 def prediction_lines(answers, examples):
-    """Yield a line of predictions.jsonl, as bytes, for each example. Its name is its number if it has no other."""
+    """Yield a line of predictions.jsonl, as bytes, for each example. An example without an id gets its number."""
     for number, (answer, example) in enumerate(zip(answers, examples), 1):
         id = metrics.in_set(getattr(example, "set", ""), getattr(example, "id", number))
         score = answer.score
         if score is not None:
             score = np.round(np.float64(score), 6).tolist()
         line = dict(id=id, gold=example.gold, predicted=answer.predicted, score=score)
-        # Half a surrogate pair is escaped, as UTF-8 has none.
+        # UTF-8 cannot encode half a surrogate pair, so it is escaped.
         yield (json.dumps(line, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
@@ -170,7 +170,7 @@ def table(result):
 
 
 def data_id(*parts):
-    """A checksum of examples and documents, wherever their files are."""
+    """Return a checksum of examples and documents. It does not depend on where their files are."""
     value = 0
     for x in chain(*parts):
         value = zlib.crc32(repr(x[:3] if isinstance(x, Query) else x).encode(), value)  # without the corpus's path
@@ -180,17 +180,17 @@ def data_id(*parts):
 def origin(state, path, given, random_weights):
     """Return what result.json says about the checkpoint that a run started from, as a dict.
 
-    state, path: the checkpoint. given: the setting init_from, which names a model of the hub: its folder may have
-    another name. Nothing is known about the training of such a model.
-    `phases` is the record of what was trained, which took so many `tokens` and `flops`. `mask_ratio` is the largest in
-    the record, 0 for pure CLM. `data` is the fingerprint of the prepared data.
+    state, path: the checkpoint. given: the setting init_from, which names a model of the hub better than its folder.
+
+    In the dict, `phases` says what was trained. `mask_ratio` is the largest of all phases, 0 for pure CLM. `data` is
+    the fingerprint of the prepared data. For a model of the hub, whose training is unknown, they are empty.
     """
     phases = phases_of(state)
-    settings = state["settings"]  # of train.py; {} of a model of the hub
+    settings = state["settings"]  # of train.py; {} for a model of the hub
     return dict(
         name=checkpoint.label(path if settings else given),
         path=str(path),
-        revision=state.get("revision", ""),  # of a model of the hub
+        revision=state.get("revision", ""),  # commit of a model of the hub
         step=state["step"],
         seed=settings.get("seed", 0),
         init_from=settings.get("init_from", ""),

@@ -1,7 +1,7 @@
-"""How a retriever makes a vector of a text: as the study does, the same for all models, or in its own way.
+"""How a text becomes a vector in retrieval: by the study's protocol, the same for all models, or by the model's own.
 
-Its own is that of sentence-transformers: what modules.json and the files beside it say, or the mean of all tokens
-without prompts where a folder has no such files.
+A model's own protocol is that of sentence-transformers: what modules.json and the files beside it say. Without such
+files, it is the mean of all tokens, without prompts.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from data.files import MALFORMED
 from errors import DataError
 
-# How the vectors of a text's tokens become one, by the names that sentence-transformers uses and has used.
+# The old and new names of sentence-transformers for the ways to pool the vectors of a text's tokens.
 POOLING = {
     "mean": "mean",
     "cls": "cls",
@@ -19,21 +19,20 @@ POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# The settings of sentence_bert_config.json beside which a text becomes the same vectors. One such as do_lower_case or
-# query_length changes them.
+# Settings in sentence_bert_config.json that do not change a text's vector. Others, such as do_lower_case, do.
 HARMLESS = {"max_seq_length", "transformer_task", "modality_config", "module_output_name", "unpad_inputs"}
 
 
 class Protocol(NamedTuple):
-    """A way to make vectors. The study's: a prompt, the text and eos; the mean without what stands before them."""
+    """A way to make vectors. The defaults are the study's: the mean over a prompt, the text and eos."""
 
     name: str = "the study's"
     query: str = "Query: "  # the prompts
     document: str = "Document: "
     pooling: str = "mean"
-    cosine: bool = True  # vectors have the length 1
+    cosine: bool = True  # normalize vectors to length 1
     max_len: int = 2**31  # in tokens
-    own: bool = False  # the tokenizer's own special tokens surround a text, and count
+    own: bool = False  # the tokenizer adds its special tokens to a text, and they count
     causal: bool = False
 
 
@@ -46,25 +45,24 @@ def choose(cfg, state):
     if cfg.protocol == "study" or cfg.protocol == "auto" and (cfg.max_steps > 0 or "modules.json" not in texts):
         return STUDY
     if cfg.save_model and "hub" not in state:
-        raise DataError("save_model: an exported model of this kind has the study's protocol: give --protocol=study")
+        raise DataError("save_model: an exported model of this kind uses the study's protocol: give --protocol=study")
     try:
         return own_protocol({name: json.loads(text) for name, text in texts.items()})
     except MALFORMED as error:
         raise DataError(
-            f"{cfg.init_from}: this is no folder of a model whose own protocol can be followed ({error!r:.600}): give "
-            "--protocol=study"
+            f"{cfg.init_from}: cannot follow this model's own protocol ({error!r:.600}): give --protocol=study"
         ) from error
 
 
 def own_protocol(files):
-    """Return the Protocol that files of sentence-transformers describe. files: {name: content}. Raises MALFORMED."""
+    """Return the Protocol in files of sentence-transformers, {name: content}. Raises MALFORMED."""
     modules = {module["type"].split(".")[-1]: module["path"] for module in files.get("modules.json", ())}
     pooling = files[modules["Pooling"] + "/config.json"] if modules else {"pooling_mode": "mean"}
     modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on is True]
     mode = pooling.get("pooling_mode") or "+".join(modes)
     config = files.get("config_sentence_transformers.json", {})
     similarity = config.get("similarity_fn_name") or "cosine"
-    limits = {}  # of sentence_bert_config.json, or in older folders sentence_roberta_config.json and so on
+    limits = {}  # from sentence_bert_config.json; older folders have sentence_roberta_config.json and so on
     for name, content in files.items():
         if name.startswith("sentence_"):
             limits |= content

@@ -1,8 +1,8 @@
-"""From a Task to its Dataset: read the files, and hold examples out to validate on.
+"""From a Task to its Dataset: read the files, and hold out examples for validation.
 
-The splits are the paper's (arXiv 2507.00994): SC and QA are tested on the official validation set, because the labels
-of the test sets are not public, and validated on 5 % of train. Unlike in the paper, a text, sentence, context or query
-is on one side of a random split only.
+The splits are the paper's (arXiv 2507.00994). SC and QA are tested on the official validation set, because the labels
+of the test sets are not public, and validated on 5 % of train. Unlike in the paper, no text, sentence, context or query
+is on both sides of a random split.
 """
 
 import os
@@ -18,7 +18,7 @@ from eval.tasks.metrics import in_set, main_of
 from eval.tasks.readers import READERS, SPLITS, Pair, Query, find_files, read_qrels, read_texts_by_id, to_train_on
 from eval.tasks.registry import VALIDATION_FRACTION, missing
 
-SPLIT_SEED = 42  # of every random split, so that all runs of a task share its splits
+SPLIT_SEED = 42  # the same for all runs, so that they share their splits
 PAPER = {"sc": "accuracy", "tc": "sentence_macro_f1", "qa": "token_set_f1", "ir": "ndcg@10_judged"}  # its metrics
 
 
@@ -30,29 +30,29 @@ class Dataset:
     train: list  # of Text, Sentence, Question or Pair
     validation: list  # the same; ir: of Query
     test: list  # as validation
-    counts: dict  # {rule: number of examples it applied to}; counts of train are from before validation is held out
+    counts: dict  # {rule: number of examples it applied to}; for train, before validation is held out
     main: dict  # {"field": [metrics], "paper": [metrics]}: a task's score is the mean of the metrics
     task: object = None  # the Task that it was read from, see registry.py
-    corpora: dict = field(default_factory=dict)  # ir: {name of a corpus: {document id: text}}, those to search
-    judged: dict = field(default_factory=dict)  # ir: {name of a corpus: ids that validation or test judge}
+    corpora: dict = field(default_factory=dict)  # ir: {name of a corpus to search: {document id: text}}
+    judged: dict = field(default_factory=dict)  # ir: {name of a corpus: ids that are judged for validation or test}
 
     @property
     def sizes(self):
-        """{split: number of examples}"""
+        """{split: number of examples}."""
         return {split: len(getattr(self, split)) for split in SPLITS}
 
     def search(self, queries, corpus, find):
-        """Return the runs of queries of one corpus, as `metrics.retrieval_scores` takes them.
+        """Return the runs of queries on one corpus, as `metrics.retrieval_scores` takes them.
 
-        As in BEIR, no query finds the document that has its own id. corpus: {document id: text}, of the documents that
-        are searched. find(ids, rows): for each query, the best (see `metrics.best`) of the documents with these ids;
+        As in BEIR, a query never finds the document with its own id. corpus: {document id: text} of the documents to
+        search. find(ids, rows): returns, for each query, the best of the documents with these ids (see `metrics.best`);
         rows are their positions in the corpus.
         """
         known = self.judged[queries[0].corpus]
         ids = list(corpus)
         rows = [i for i, document in enumerate(ids) if document in known]
         runs = [{"judged": run} for run in find([ids[i] for i in rows], rows)]
-        if self.main["field"]:  # empty if the corpus holds judged documents only
+        if self.main["field"]:  # empty if only judged documents were read
             for run, whole in zip(runs, find(ids, slice(None))):
                 run["corpus"] = whole
         for query, run in zip(queries, runs):
@@ -61,7 +61,7 @@ class Dataset:
         return runs
 
     def summary(self):
-        """Return what a user should know of it before training, as lines of text."""
+        """Return what a user should see before training, as text of several lines."""
         lines = [f"{self.name} ({self.family}), {' and '.join(main_of(self.main))}", f"examples: {self.sizes}"]
         if self.labels:
             lines.append(f"labels: {self.labels}")
@@ -75,11 +75,10 @@ class Dataset:
 def read(task, full_corpus=True):
     """Return the Dataset of a Task.
 
-    full_corpus: ir: False keeps only those documents of a corpus that the validation or test judgments name. That takes
-        little memory and is all that the paper's metric needs. The field's metric is not defined on it, so
-        main["field"] is empty.
-    Raises DataError: before it reads any file, with everything that is missing and where to get it; later with file and
-        line.
+    full_corpus: in ir, False keeps only the documents that are judged for validation or test. They take little memory
+        and are all that the paper's metric needs. The field's metrics are not defined on them, so main["field"] is
+        empty.
+    Raises DataError: at first with all missing files and where to get them; later with the file and line of an error.
     """
     if absent := missing(task):
         raise DataError(f"{task.name}: {absent}")
@@ -96,7 +95,7 @@ def read(task, full_corpus=True):
         if labels:
             unknown = Counter(label for example in parts[split] for label in example.labels if label not in labels)
             counts[f"{split}: labels that training does not have, {dict(unknown)!r:.300}"] = unknown.total()
-    # A task's score is the mean of the field's metrics or of the paper's, each of every set that it searches.
+    # A task's score is the mean of the field's or of the paper's metrics over all sets that it searches.
     field = task.metrics if full_corpus or task.family != "ir" else []
     paper = task.metrics if task.regression else [PAPER[task.family]]
     names = [row.set for row in task.judged if row.split == "test"] or [""]
@@ -115,10 +114,10 @@ def read(task, full_corpus=True):
 
 
 def label_names(task, parts):
-    """Return the labels seen in training: in the order of `task.names`, then "O" of tags, then alphabetically.
+    """Return the labels in the training set: those of `task.names` first, then "O" for tags, then alphabetically.
 
-    Of two labels the second is the positive one. Numbers have no names: []. If all are equal, no correlation with
-    them is defined. parts: {split: examples}.
+    Of two labels, the second is the positive one. Regression has no labels: []. Its numbers must not all be equal,
+    because correlation would be undefined. parts: {split: examples}.
     """
     if task.family not in ("sc", "tc"):
         return []
@@ -127,7 +126,7 @@ def label_names(task, parts):
         if len(known) < 2:
             raise DataError(
                 f"{getattr(task, split) or task.train}: all examples of {split} are {min(known)!r}: there is nothing "
-                "to learn or to tell apart. If examples of train were held out to validate on, give validation"
+                "to learn or to measure. If validation was held out of train, give a file for validation"
             )
     if task.regression:
         return []
@@ -143,19 +142,19 @@ def label_names(task, parts):
 
 
 def hold_out(path, examples, fraction=VALIDATION_FRACTION):
-    """Split a file's examples in two lists; the second has `fraction` of the distinct keys, at random, at least one."""
+    """Split examples at random into two lists; the second has `fraction` of the distinct keys, and at least one."""
     keys = [*dict.fromkeys(example.key for example in examples)]
     n = max(1, round(fraction * len(keys)))
     if n >= len(keys):
         raise DataError(f"{path}: too few different examples ({len(keys)}) to hold some of them out: give validation")
-    # RandomState's stream is frozen, unlike that of newer generators: the same split with every version of numpy.
+    # RandomState gives the same split with every version of numpy; newer generators may change.
     held = {keys[i] for i in np.random.RandomState(SPLIT_SEED).permutation(len(keys))[:n]}
     kept = [example for example in examples if example.key not in held]
     return kept, [example for example in examples if example.key in held]
 
 
 def example_splits(task, counts):
-    """Return {split: examples} of sc, tc or qa."""
+    """Return {split: examples} for sc, tc or qa."""
     splits = {}
     for split in SPLITS:
         if path := getattr(task, split):
@@ -175,7 +174,7 @@ def read_all(path, task, split, counts):
     if task.family == "qa" and split == "train":
         examples = to_train_on(examples, rules)
     if not examples:
-        raise DataError("; ".join([f"{path}: there are no examples in it", *rules]))
+        raise DataError("; ".join([f"{path}: has no examples", *rules]))
     counts.update({f"{split}: {rule}": count for rule, count in rules.items()})
     return examples
 
@@ -185,7 +184,7 @@ def read_all(path, task, split, counts):
 
 
 def retrieval_splits(task, full_corpus, counts):
-    """Return {split: examples} of ir, and the corpora; see Dataset."""
+    """Return {split: examples} for ir, with the entries corpora and judged; see Dataset."""
     splits = judged_queries(task.judged, counts)
     tested = splits["validation"] + splits["test"]
     judged = wanted(tested)
@@ -215,10 +214,10 @@ def retrieval_splits(task, full_corpus, counts):
 
 
 def judged_queries(table, counts):
-    """Return {split: Queries} of a table of Judged. No other row has what a row holds out of a file."""
+    """Return {split: Queries} from a table of Judged. Queries that a row holds out of a file are in no other row."""
     held_out = {os.path.realpath(row.judgments): row.held_out for row in table if row.held_out}
     splits = {split: [] for split in SPLITS}
-    texts = {}  # of the queries, by folder and id
+    texts = {}  # {queries.jsonl: {query id: text}}
     for row in table:
         file = f"{row.folder}/queries.jsonl"
         if file not in texts:
@@ -230,8 +229,8 @@ def judged_queries(table, counts):
             if isinstance(text, str):
                 queries.append(Query(id, text, grades, f"{row.folder}/corpus.jsonl", row.set))
         if not queries:
-            raise DataError(f"{row.judgments}: there are no judgments in it of queries that queries.jsonl has")
-        counts[f"{row.split}: queries left out, as queries.jsonl lacks their text"] += len(qrels) - len(queries)
+            raise DataError(f"{row.judgments}: judges no query that queries.jsonl has")
+        counts[f"{row.split}: queries left out, because queries.jsonl lacks their text"] += len(qrels) - len(queries)
         if fraction := held_out.get(os.path.realpath(row.judgments)):
             kept, held = hold_out(row.judgments, queries, fraction)
             queries = held if row.held_out else kept
@@ -243,7 +242,7 @@ def judged_queries(table, counts):
 
 
 def wanted(queries):
-    """Return {corpus: ids of the documents in it that some Queries judge}."""
+    """Return {corpus: ids of its documents that are judged for some Queries}."""
     found = defaultdict(set)
     for query in queries:
         found[query.corpus].update(query.grades)

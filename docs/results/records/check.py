@@ -1,13 +1,13 @@
-"""Check a study of five seeds against the rules of docs/records.md, and keep what shows it.
+"""Check a study of five seeds against the rules of docs/records.md, and keep the evidence.
 
     python docs/results/records/check.py out/study-record                                      # check
     python docs/results/records/check.py out/study-record docs/results/records/1-short-name.zip  # check, then keep
 
-What is kept is a zip file with the form of the study's folder, so that it can be checked again: report/results.csv, and
-of each run config.json and the last lines of metrics.jsonl. A file that is kept here is compared with those of lower
-numbers, of which 0 is pure MLM.
+The evidence is a zip file with the layout of the study's folder, so that it can be checked again. It has
+report/results.csv, and config.json and the last lines of metrics.jsonl of each run. A record is compared with those of
+lower numbers. Number 0 is pure MLM.
 
-Run it in the main folder, at the code that made the runs: the model's parameters are counted by its model.py.
+Run it in the main folder, with the code that made the runs: model.py counts the parameters.
 """
 
 import csv
@@ -28,7 +28,7 @@ TASKS = {"conll2003", "scifact"}
 FINGERPRINT = "7b77aabde7c31921ef28969cdc2fde4545cbaf0e5a53dd9f40f4718ad7bd3592"  # of the text and its tokenizer
 FIXED = {"global_batch_tokens": 2048, "eval_windows": 128, "seq_len": 128, "init_from": "", "branch_from": ""}
 PARAMETERS = 3_000_000  # at most, with the output head
-RATES = [0.001, 0.002, 0.004]  # of fine-tuning, with one seed; a second seed has the rate that validation chose
+RATES = [0.001, 0.002, 0.004]  # fine-tuning rates of the first seed; the second uses the one that validation chose
 
 
 def opened(study):
@@ -63,17 +63,17 @@ def count_parameters(shape):
 
 
 def earlier(study):
-    """Return the files of the records before this study: all of them, if it is not kept here."""
+    """Return the files of the records before this study: all of them, if it is not in this folder."""
     records = {int(path.name.partition("-")[0]): path for path in RECORDS.glob("[0-9]*-*.zip")}
     own = [number for number, path in records.items() if path.resolve() == study.resolve()]
     return [records[number] for number in sorted(records) if not own or number < own[0]]
 
 
 def targets(records):
-    """Return (FLOPs to stay below, the highest loss, the lowest score), which follow from the records, row 0 first.
+    """Return (FLOPs to stay below, the highest loss, the lowest score) for a record. records: files, number 0 first.
 
-    The loss is that of row 0, less a margin for the noise of five seeds. The score is the highest lower end of a 95 %
-    interval, so it never falls.
+    The loss is that of number 0, minus a margin for the noise of five seeds. The score is the highest lower end of the
+    records' 95 % intervals, so it never falls.
     """
     losses = final_losses(read_runs(records[0]))
     flops, lower_ends = [], []
@@ -99,7 +99,7 @@ def mean_scores(study):
 
 
 def fine_tuning_problems(study, runs):
-    """Yield each model and task that is not fine-tuned as the rules say, one sentence each."""
+    """Yield a sentence for each model and task that is not fine-tuned as the rules say."""
     models = {}
     for row in read_results(study):
         models.setdefault((int(row["pretraining_seed"]), row["task"]), []).append(row)
@@ -119,7 +119,7 @@ def fine_tuning_problems(study, runs):
 
 
 def problems(study, runs, scores):
-    """Yield each rule that a study breaks, one sentence each."""
+    """Yield a sentence for each rule that a study breaks."""
     if len(runs) != 5 or set(scores) != set(runs):
         yield f"seeds: trained {sorted(runs)}, fine-tuned {sorted(scores)}; the rules ask for the same five"
     if len({config["settings"]["max_steps"] for config, _ in runs.values()}) != 1:
@@ -139,14 +139,14 @@ def problems(study, runs, scores):
             if (found := (settings | model)[name]) != value:
                 yield f"seed {seed}: {name}={found}, must be {value}"
         if settings["micro_batch"] < 16:
-            yield f"seed {seed}: micro_batch={settings['micro_batch']}: a step must be one pass, of 16 windows"
+            yield f"seed {seed}: micro_batch={settings['micro_batch']}: a step must be one pass over 16 windows"
         try:
             parameters = count_parameters(model)
         except (TypeError, ValueError) as error:
-            yield f"seed {seed}: model.py here does not make its model ({error}): use the code of the runs"
+            yield f"seed {seed}: this model.py cannot build its model ({error}): use the code of the runs"
             continue
         if parameters != config["parameters"]:
-            more = f"{config['parameters']:,} parameters in the run, {parameters:,} by model.py here"
+            more = f"{config['parameters']:,} parameters in the run, {parameters:,} by this model.py"
             yield f"seed {seed}: {more}: use the code of the runs"
         if parameters > PARAMETERS:
             yield f"seed {seed}: {parameters:,} parameters, at most {PARAMETERS:,}"
@@ -159,7 +159,7 @@ def problems(study, runs, scores):
 
 
 def keep(study, path):
-    """Write what the check reads to a zip file. It appears under its name when it is whole."""
+    """Write the files that the check reads to a zip file, which gets its name when it is complete."""
     part = path.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for run in sorted((study / "runs").iterdir()):
@@ -172,7 +172,7 @@ def keep(study, path):
 
 def main(study, kept=None):
     if kept and (kept.suffix != ".zip" or kept.exists()):
-        sys.exit(f"{kept} must be a new file that ends in .zip; what exists is not replaced")
+        sys.exit(f"{kept} must be a new file that ends in .zip; existing files are not replaced")
     if not study.exists() or not (opened(study) / "report" / "results.csv").exists():
         sys.exit(f"{study}: no such study. Run it first: python -m eval.study config/study_record.py")
     runs, scores = read_runs(study), mean_scores(study)

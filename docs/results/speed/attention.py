@@ -2,9 +2,9 @@
 
     python docs/results/speed/attention.py --lengths=512,4096 --head_dims=64,96 --documents=0,512
 
-TFLOP/s of each implementation, and its time relative to the first. The forward pass counts 4 x D x heads FLOPs for each
-pair of a query and a key that it sees, the backward pass 2.5 times as many. Implementations take turns and medians
-count, because other work on the machine slows all of them.
+It prints TFLOP/s of each implementation, and its time relative to the first. The forward pass counts 4 x D x heads
+FLOPs for each query and each key that it sees, the backward pass 2.5 times as many. Implementations take turns, and
+medians are reported, because other work on the machine slows all of them.
 """
 
 import itertools
@@ -26,25 +26,25 @@ from model_checks import attention_results, relative_error  # noqa: E402
 from run import versions  # noqa: E402
 
 lengths = (2048, 8192)  # T
-head_dims = (64,)  # D, of 18 query heads on a GPU, 6 on a CPU
+head_dims = (64,)  # D; there are 18 query heads on a GPU, 6 on a CPU
 groups = (1,)  # query heads per key head
 documents = (0, 512)  # mean length of the documents of a row; 0 = the row is one document
 only = ("ours", "cudnn", "flash", "varlen")  # names of IMPLEMENTATIONS; the others must agree with the first
-tokens = 16384  # tokens of a batch
-repeats = 15  # the median of these counts
+tokens = 16384  # tokens in a batch
+repeats = 15  # timings of each; the median is reported
 
 DEVICE, DTYPE, H = ("cuda", torch.bfloat16, 18) if torch.cuda.is_available() else ("cpu", torch.float32, 6)
 
 
 def seconds_of(function):
-    """Time one call: on a CPU by the clock, on a GPU its own time, beginning with a cold L2 cache."""
+    """Return the seconds of one call: on a CPU by the clock, on a GPU by events, with a cold L2 cache."""
     if DEVICE == "cpu":
         started = time.perf_counter()
         function()
         return time.perf_counter() - started
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.empty(2**28, dtype=torch.uint8, device="cuda").zero_()  # 256 MiB, larger than any L2
-    torch.cuda._sleep(2_000_000)  # one millisecond, in which Python launches the work: no launch delays it
+    torch.cuda._sleep(2_000_000)  # about 1 ms, so that Python's launches do not delay the work
     start.record()
     function()
     end.record()
@@ -76,7 +76,7 @@ def varlen(q, k, v, causal, doc_start, doc_end):
     from torch.nn.attention.varlen import varlen_attn
 
     first = (doc_start == torch.arange(doc_start.shape[1], device=DEVICE)).flatten()
-    cuts = F.pad(first.nonzero().flatten(), (0, 1), value=len(first)).int()  # where documents begin, and the end
+    cuts = F.pad(first.nonzero().flatten(), (0, 1), value=len(first)).int()  # where each document begins, and the end
     longest = int(cuts.diff().max())
     options = {"enable_gqa": True} if q.shape[2] != k.shape[2] else {}
     flat = (x.flatten(0, 1) for x in (q, k, v))  # (B T, H, D)
@@ -95,7 +95,7 @@ FOR_DOCUMENTS = {"cudnn": False, "flash": False, "varlen": True}  # the others r
 
 
 def inputs(T, D, group, mean, tokens):
-    """Return random (q, k, v, d_out) and bounds. As in a model they are contiguous: a launch would copy others."""
+    """Return random (q, k, v, d_out) and bounds. They are contiguous, as in a model, so no launch copies them."""
     generator = torch.Generator().manual_seed(T + mean)
     B, heads, bounds = max(1, tokens // T), (H, H // group, H // group, H), (None, None)
     packed = torch.randn(B, T, sum(heads), D, generator=generator).to(DEVICE, DTYPE)
@@ -108,7 +108,7 @@ def inputs(T, D, group, mean, tokens):
 
 def main(cfg):
     n = 8192 if DEVICE == "cuda" else 512
-    x = torch.randn(n, n, device=DEVICE, dtype=DTYPE)  # its product tells a throttled card from a slow kernel
+    x = torch.randn(n, n, device=DEVICE, dtype=DTYPE)  # its product shows if the GPU is throttled
     print(versions(x.device))
     seconds = alternating({"product": partial(torch.mm, x, x)}, cfg.repeats)["product"]
     print(f"medians: a bare matrix product {2 * n**3 / seconds / 1e12:.3g} TFLOP/s")

@@ -83,7 +83,7 @@ def test_answers_outside_their_context(files):
         found = {question.id: [*map(list, question.answers)] for question in questions}
         assert found == {case["id"]: case[split] for case in expected if case[split] is not None}
     several = "questions with several answers, of which the first is learned"
-    assert +counts == {"questions left out, as no answer is in the context": 1, several: 1}
+    assert +counts == {"questions left out, because no answer is in the context": 1, several: 1}
     assert rules["answers without text, which are read as no answer"] == 2
 
 

@@ -250,5 +250,5 @@ def test_judgments_without_a_document_or_a_query_are_scored_as_0_or_refused(tmp_
     ir = FAMILIES["ir"](data, TOKENIZER, 64, 0.05, STUDY)
     assert all({*score(ir, embed, data.test, split).values()} == {0} for split in (None, "test"))
     files.qrels("b/qrels/test.tsv", ("q9", "d0", 1))
-    with pytest.raises(DataError, match="test.tsv: there are no judgments in it of queries that queries.jsonl has"):
+    with pytest.raises(DataError, match="test.tsv: judges no query that queries.jsonl has"):
         load(family="ir", corpus=corpus, zero_shot=True)
