@@ -133,7 +133,7 @@ def embeddings(folder, texts, **changed):
 def test_vectors_are_those_of_sentence_transformers_or_refused(tmp_path, case):
     folder = write_retriever(tmp_path / "model", case)
     if "refused" in case:
-        with pytest.raises(DataError, match="can be followed .*give --protocol=study|gives a text other ids than"):
+        with pytest.raises(DataError, match="own protocol .*give --protocol=study|give a text different ids"):
             choose(settings(max_steps=0), hub_encoder.open_newest(folder)[1])
         return
     theirs = opened(folder)
