@@ -101,8 +101,8 @@ def by_set(examples):
 
 
 def find_files(path):
-    """Return the files of a path: itself, or with .gz added, or the sorted matches of a pattern; [] if none exists."""
-    for name in (path, path + ".gz"):
+    """Return the files of a path: itself, with .gz or .zst added, or the sorted matches of a pattern; [] if none."""
+    for name in (path, path + ".gz", path + ".zst"):
         if Path(name).is_file():
             return [name]
     return sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())

@@ -20,9 +20,10 @@ def read(reader, path, **fields):
     return examples, dict(+counts)
 
 
-def test_a_path_may_be_gzipped_or_a_pattern(files, tmp_path):
+def test_a_path_may_be_compressed_or_a_pattern(files, tmp_path):
     paths = [files.put(f"part-{i}.jsonl", "") for i in (1, 2)] + [files.put("a.jsonl.gz", [{"text": "x", "label": 1}])]
     assert find_files(f"{tmp_path}/part-*.jsonl") == paths[:2] and find_files(f"{tmp_path}/a.jsonl") == paths[2:]
+    assert [files.put("b.jsonl.zst", "")] == find_files(f"{tmp_path}/b.jsonl")
     assert find_files(f"{tmp_path}/no-*.jsonl") == [] and read(read_texts, paths[2]) == ([Text("x", "1")], {})
 
 
