@@ -25,6 +25,11 @@ runs = (
         "w64-80-10-10@1250",
         "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --lr=2e-3",
     ),
+    (
+        "w64-mntp-13",
+        "",
+        "--n_head=1 --d_model=64 --d_ff=170 --global_batch_tokens=512 --predict_from=before --lr=2e-3",
+    ),
     ("w128-mlm-13", "", "--lr=2e-3"),
     ("w128-clm25-13", "", "--switch_step=1250 --lr=1e-3"),
     ("w128-80-10-10", "", "--max_steps=1000 --mask_proportions=0.8,0.1,0.1 --lr=2e-3"),  # for its step 500
