@@ -235,9 +235,10 @@ def intervention():
 
 
 def ladder():
-    pairs = ("clm25", "mlm"), ("first10", "mlm"), ("first10", "clm25"), ("first25", "clm25")
+    pairs = ("clm25", "mlm"), ("first10", "mlm"), ("first10", "clm25")
+    more = ("first25", "clm25"), ("mntp", "mlm"), ("clm25", "mntp")
     rows, leads = table("study_ladder.csv"), defaultdict(list)
-    for width, its_pairs in (64, pairs), (128, pairs[:1]):
+    for width, its_pairs in (64, pairs + more), (128, pairs):
         tests = over_seeds(f"width {width}, 5,000 steps", choose(models(rows, f"w{width}-(.+)-13")), its_pairs)
         for tasks in GROUPS:
             leads[tasks].append(differences(means_of(tests, "clm25", tasks), means_of(tests, "mlm", tasks)))
